@@ -42,8 +42,6 @@ _REMEMBERED_MAX = 1024
 _VERBS: dict[bytes, Verb] = {verb.encode(): verb for verb in VERBS}
 _NOWHERE: dict[bytes, Service] = {}
 _FREE = frozenset((b"mmi.protocol", PAIR_SERVICE))
-_ACTIONS = frozenset((b"mmi.drain", b"mmi.disable", b"mmi.enable"))
-_ON_DEAD_LETTERS = frozenset((b"mmi.dlq.show", b"mmi.dlq.drop", mmi.RETRY))
 
 
 class Refusal(NamedTuple):
@@ -244,9 +242,9 @@ class GuardedDispatcher(Dispatcher):
             return self._may(peer, "call", about)
         if name == b"mmi.service":
             return rights.may("serve", about) or rights.may("manage", about) or self._may(peer, "call", about)
-        if name in _ACTIONS:
+        if name in mmi.ACTIONS:
             return self._may(peer, "manage", about)
-        if name in _ON_DEAD_LETTERS:
+        if name in mmi.ON_DEAD_LETTERS:
             dead_letter = self.dead_letters.get(mmi.dead_letter_number(about))
             return self._may(peer, "manage", b"" if dead_letter is None else dead_letter.service)
         return name in _FREE or bool(rights.manage) or self._may(peer, "call", name)

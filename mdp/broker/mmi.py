@@ -52,6 +52,8 @@ PREFIX = b"mmi."
 RETRY = b"mmi.dlq.retry"
 ALLOWED = b"mmi.allowed"
 KEYS = b"mmi.keys"  # answered by the dispatcher: the keys of a user are its own
+ACTIONS = frozenset((b"mmi.drain", b"mmi.disable", b"mmi.enable"))
+ON_DEAD_LETTERS = frozenset((b"mmi.dlq.show", b"mmi.dlq.drop", RETRY))
 
 _OK, _MALFORMED, _NOT_FOUND, _NOT_OFFERED = b"200", b"400", b"404", b"501"
 
@@ -104,9 +106,9 @@ def answer(name: bytes, body: Sequence[bytes], subject: Subject, now: float) -> 
         return [_OK, *encode_offer(subject.directory.name, subject.directory.capacities(), subject.options.mmi_max_bytes)]
     if name in _MANAGED and not subject.options.manage:
         return [_NOT_OFFERED]
-    if name in _ACTIONS:
+    if name in ACTIONS:
         return [_act(name, about, subject, now)]
-    if name in _ON_DEAD_LETTERS:
+    if name in ON_DEAD_LETTERS:
         return _on_dead_letter(name, about, subject, now)
     return _report(name, about, subject, now)
 
@@ -124,9 +126,7 @@ def dead_letter_number(about: bytes) -> int:
 
 _VERBS = {verb.encode() for verb in VERBS}
 _DIALECTS = {dialect.encode() for dialect in DIALECTS}
-_ACTIONS = {b"mmi.drain", b"mmi.disable", b"mmi.enable"}
-_ON_DEAD_LETTERS = {b"mmi.dlq.show", b"mmi.dlq.drop", RETRY}
-_MANAGED = _ACTIONS | _ON_DEAD_LETTERS
+_MANAGED = ACTIONS | ON_DEAD_LETTERS
 _REPORTS = {b"mmi.services", b"mmi.workers", b"mmi.stats", b"mmi.dlq"}
 _OFFERED = {b"mmi.service", b"mmi.describe", b"mmi.protocol", ALLOWED, PAIR_SERVICE, LENDING_SERVICE} | _REPORTS | _MANAGED
 # Numbers of dead letters are below 2**64.
