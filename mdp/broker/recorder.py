@@ -7,7 +7,7 @@ Pure. The request table has a recorder only after `Broker.watch`. The recorder g
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
+from collections import defaultdict, deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -100,12 +100,12 @@ class Recorder:
 
     Attributes:
         now: monotonic seconds, set by the shell before each call of the machine.
-        asked: service and encoded bytes of the request being checked.
+        current_request: service and encoded bytes of the request being checked.
     """
 
     def __init__(self, on_block: Callable[[Block], None] | None = None) -> None:
         self.now = 0.0
-        self.latencies: dict[bytes, Latency] = {}
+        self.latencies: defaultdict[bytes, Latency] = defaultdict(Latency)
         self.errors: deque[RecentError] = deque(maxlen=ERRORS_MAX)
         self.failed: dict[str, int] = {}
         self.current_request: tuple[bytes, int] = (b"", 0)
@@ -118,9 +118,7 @@ class Recorder:
         """
         service = worker.service.name
         accepted = _times_accepted(requests)
-        latency = self.latencies.get(service)
-        if latency is None:
-            latency = self.latencies[service] = Latency()
+        latency = self.latencies[service]
         if isinstance(accepted, list):
             latency.add_since(accepted, self.now)
         else:
@@ -150,10 +148,7 @@ class Recorder:
             return
         worker, name = request.worker, request.service.name
         if not code:
-            latency = self.latencies.get(name)
-            if latency is None:
-                latency = self.latencies[name] = Latency()
-            latency.add(self.now - request.opened)
+            self.latencies[name].add(self.now - request.opened)
         kind = ANSWERED if not code else _KIND_OF.get(code, FAILED)
         if code:
             self._note(kind, name, code, text)
