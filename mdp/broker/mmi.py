@@ -54,6 +54,7 @@ ALLOWED = b"mmi.allowed"
 KEYS = b"mmi.keys"  # answered by the dispatcher: the keys of a user are its own
 ACTIONS = frozenset((b"mmi.drain", b"mmi.disable", b"mmi.enable"))
 ON_DEAD_LETTERS = frozenset((b"mmi.dlq.show", b"mmi.dlq.drop", RETRY))
+REPORTS = frozenset((b"mmi.services", b"mmi.workers", b"mmi.stats", b"mmi.dlq"))
 
 _OK, _MALFORMED, _NOT_FOUND, _NOT_OFFERED = b"200", b"400", b"404", b"501"
 
@@ -127,8 +128,7 @@ def dead_letter_number(about: bytes) -> int:
 _VERBS = {verb.encode() for verb in VERBS}
 _DIALECTS = {dialect.encode() for dialect in DIALECTS}
 _MANAGED = ACTIONS | ON_DEAD_LETTERS
-_REPORTS = {b"mmi.services", b"mmi.workers", b"mmi.stats", b"mmi.dlq"}
-_OFFERED = {b"mmi.service", b"mmi.describe", b"mmi.protocol", ALLOWED, PAIR_SERVICE, LENDING_SERVICE} | _REPORTS | _MANAGED
+_OFFERED = {b"mmi.service", b"mmi.describe", b"mmi.protocol", ALLOWED, PAIR_SERVICE, LENDING_SERVICE} | REPORTS | _MANAGED
 # Numbers of dead letters are below 2**64.
 _NUMBER_DIGITS = 20
 
@@ -160,13 +160,13 @@ def _report(name: bytes, about: bytes, subject: Subject, now: float) -> list[byt
         if about and service is None:
             return [_NOT_FOUND]
         workers: Iterable[Worker] = subject.directory.workers.values() if service is None else service.workers.values()
-        return [_OK, _json_list((_describe_worker(worker, now) for worker in workers), limit)]
+        return [_OK, json_list((_describe_worker(worker, now) for worker in workers), limit)]
     if about:
         return [_MALFORMED]
     if name == b"mmi.services":
-        return [_OK, _json_list((_describe_service(service) for service in services.values()), limit)]
+        return [_OK, json_list((_describe_service(service) for service in services.values()), limit)]
     if name == b"mmi.dlq":
-        return [_OK, _json_list((_describe_dead_letter(dead_letter, now) for dead_letter in subject.dead_letters), limit)]
+        return [_OK, json_list((_describe_dead_letter(dead_letter, now) for dead_letter in subject.dead_letters), limit)]
     return [_OK, json.dumps(subject.stats(), separators=(",", ":")).encode()]
 
 
@@ -231,17 +231,19 @@ def _describe_dead_letter(dead_letter: DeadLetter, now: float) -> dict[str, Any]
     }
 
 
-def _json_list(items: Iterable[dict[str, Any]], limit: int) -> bytes:
-    """Return a JSON array, truncated with `null` as its last item where it would exceed the limit (fault B11)."""
+def json_list(items: Iterable[Any], limit: int, *, whole: bool = True) -> bytes:
+    """Return a JSON array that ends with `null` if it is not whole or would exceed the limit (fault B11)."""
     pieces: list[str] = []
     size = len("[null]")
     for item in items:
         piece = json.dumps(item, separators=(",", ":"), default=_jsonable)
         size += len(piece) + 1
         if size > limit:
-            pieces.append("null")
+            whole = False
             break
         pieces.append(piece)
+    if not whole:
+        pieces.append("null")
     return f"[{','.join(pieces)}]".encode()
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from core.machine.peer_text import json_or_none
 from core.zmtp.frames import decode_frames
+from mdp.broker.mmi import json_list
 from mdp.wire.commands import CLIENT_FINAL_03, HEAD_BYTES, MDPC02, NUMBERED_BYTES
 
 if TYPE_CHECKING:
@@ -48,15 +49,7 @@ def merged(
         return [_OK, _dumped(_sum([part for part in parts if isinstance(part, dict)]) | dict(more)), *silent]
     rows = [row for part in parts if isinstance(part, list) for row in part]
     kept = [row for row in rows if row is not None]
-    pieces, size, whole = [], len("[null]"), len(kept) == len(rows) and not missing
-    for row in kept:
-        piece = _dumped(row)
-        size += len(piece) + 1
-        if size > limit:
-            whole = False
-            break
-        pieces.append(piece)
-    return [_OK, b"[" + b",".join(pieces if whole else [*pieces, b"null"]) + b"]", *silent]
+    return [_OK, json_list(kept, limit, whole=len(kept) == len(rows) and not missing), *silent]
 
 
 def unanswered(missing: Sequence[int]) -> list[bytes]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from core.zmtp.frames import frame_at
 from core.zmtp.scan import frames_between
+from mdp.broker.mmi import ON_DEAD_LETTERS, PREFIX, REPORTS
 from mdp.wire.commands import (
     CLIENT_CANCEL_03,
     CLIENT_HEARTBEAT_03,
@@ -54,10 +55,7 @@ class Route(NamedTuple):
     body: tuple[bytes, ...] = ()  # of a request for MMI
 
 
-_PREFIX: Final = b"mmi."
 _HELLO: Final = b"mmi.protocol"
-_MERGED: Final = frozenset((b"mmi.services", b"mmi.workers", b"mmi.stats", b"mmi.dlq"))
-_FOUND: Final = frozenset((b"mmi.dlq.show", b"mmi.dlq.drop", b"mmi.dlq.retry"))
 _FRAMES: Final = 4  # of a READY in MDP/0.1, the most that is needed
 _COMMAND_REQUEST: Final = b"\x01"
 _COMMAND_READY: Final = b"\x01"
@@ -87,7 +85,7 @@ def route_of(octets: bytes, start: int, end: int, count: int) -> Route:
 
 
 def _request(dialect: Dialect, service: bytes, request: bytes, octets: bytes, start: int, end: int, count: int) -> Route:
-    if not service.startswith(_PREFIX):
+    if not service.startswith(PREFIX):
         return Route(Kind.SHARD, shard_of(service, count), dialect, service, request)
     # MDP/0.1 has two frames before the service, 0.2 too, 0.3 one before it and the options after it.
     body = tuple(frames_between(octets, start, end)[3:])
@@ -95,9 +93,9 @@ def _request(dialect: Dialect, service: bytes, request: bytes, octets: bytes, st
     kind, shard = Kind.SHARD, shard_of(about, count)
     if service == _HELLO:
         kind = Kind.HELLO
-    elif service in _FOUND:
+    elif service in ON_DEAD_LETTERS:
         kind = Kind.FIND
-    elif service in _MERGED and body == (b"",):
+    elif service in REPORTS and body == (b"",):
         kind = Kind.MERGE
     return Route(kind, shard, dialect, service, request, body)
 
