@@ -56,7 +56,7 @@ PURE = {
     "mdp/client": "calls pending requester requester_01 resending",
     "mdp/eventlog": "format",
     "mdp/session": "broker_search",
-    "mdp/shards": "merging page routing",
+    "mdp/shards": "merging metrics_page routing",
     "mdp/spark/rows": "request_keys row_frames",
     "mdp/wire": "commands events options shards",
     "mdp/worker": "session",
