@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import core
@@ -168,13 +169,15 @@ class Pair(Reactor):
         machine, self._machine = self._machine, None
         if machine is not None and self._lease_client is not None and machine.ballot != NO_BALLOT:
             self._lease_client.release(machine.ballot)
-        parts = [part.close() for part in (self._callbacks, self._voter, self._control) if part is not None]
-        for ended in (self._channel, self._lease_client):
-            if ended is not None:
-                ended.close()  # at once: nothing is published or asked any longer
-                parts.append(ended.wait_closed())
-        await asyncio.gather(*parts)
-        self._writer.close()
+        async with AsyncExitStack() as stack:  # in which a cancellation of one part leaves out no other
+            stack.callback(self._writer.close)
+            for ended in (self._channel, self._lease_client):
+                if ended is not None:
+                    ended.close()  # at once: nothing is published or asked any longer
+                    stack.push_async_callback(ended.wait_closed)
+            for part in (self._control, self._voter, self._callbacks):
+                if part is not None:
+                    stack.push_async_callback(part.close)
 
     # --- registration ---------------------------------------------------------------------------------------------------------
 

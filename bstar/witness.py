@@ -127,9 +127,11 @@ class Witness(Service):
         return f"the ballot file cannot be written: {self._writer.trouble}" if self._writer.trouble else ""
 
     async def _stop(self) -> None:
-        if self._saving is not None:
-            await supervision.cancel_all([self._saving])
-        self._writer.close()
+        try:
+            if self._saving is not None:
+                await supervision.cancel_all([self._saving])
+        finally:
+            self._writer.close()
 
     def _receive(self, batch: list[list[bytes]]) -> None:
         for frames in batch:

@@ -127,16 +127,18 @@ class Broker(Service):
         self._apply(self.machine.tick(self._loop.time()))
 
     async def _stop(self) -> None:
-        await supervision.cancel_all(self._readers)
         for connection in self._connections.values():
             connection.close()
-        for connection in [*self._closing, *self._connections.values()]:
-            await connection.wait_closed()
-        self._connections.clear()
-        for socket, _ in self._sockets:
-            socket.set_receiver(None)  # no more events: the end of a connection would need sockets that are closed
-        if self._publishing is not None:  # last, because connections that end change the state
-            self._publishing.cancel()
+        try:
+            await supervision.cancel_all(self._readers)
+            for connection in [*self._closing, *self._connections.values()]:
+                await connection.wait_closed()
+        finally:
+            self._connections.clear()
+            for socket, _ in self._sockets:
+                socket.set_receiver(None)  # no more events: the end of a connection would need sockets that are closed
+            if self._publishing is not None:  # last, because connections that end change the state
+                self._publishing.cancel()
 
     # --- what a program calls -------------------------------------------------------------------------------------------------
 

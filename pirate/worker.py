@@ -105,11 +105,13 @@ class Worker(Service):
 
     async def _stop(self) -> None:
         self._stopping = True
-        await self._running.cancel()
-        socket, self._socket = self._socket, None
-        if socket is not None:
-            socket.close(linger=LINGER_MS)
-            await socket.wait_closed()
+        try:
+            await self._running.cancel()
+        finally:
+            socket, self._socket = self._socket, None
+            if socket is not None:
+                socket.close(linger=LINGER_MS)
+                await socket.wait_closed()
 
     @property
     def counters(self) -> Counter[str]:

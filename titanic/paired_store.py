@@ -180,6 +180,7 @@ class PairedTitanic:
         ]
         return self
 
+    @supervision.to_the_end
     async def __aexit__(self, *_: object) -> None:
         await supervision.cancel_all(self._works)
         if self._context is None:

@@ -46,8 +46,10 @@ class Control(ControlSocket):
         super().__init__(context, endpoint, **options)
 
     async def close(self) -> None:
-        await supervision.cancel_all(self._orders)
-        await super().close()
+        try:
+            await supervision.cancel_all(self._orders)
+        finally:
+            await super().close()
 
     def _receive(self, batch: list[list[bytes]]) -> None:
         for frames in batch:

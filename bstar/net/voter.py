@@ -137,9 +137,11 @@ class Voter:
         self._held.extend(self._undecided)
         self._undecided.clear()
         self.refuse_held()
-        await self._running.cancel()
-        self.socket.close(linger=200)
-        await self.socket.wait_closed()
+        try:
+            await self._running.cancel()
+        finally:
+            self.socket.close(linger=200)
+            await self.socket.wait_closed()
 
     # --- requests -------------------------------------------------------------------------------------------------------------
 

@@ -149,8 +149,10 @@ class Server:
         self._closing = True  # refuse further live pages, which would not be ended
         if self._server is not None:
             self._server.close()
-        await supervision.cancel_all(self._streams)
-        await self._runner.cleanup()
+        try:
+            await supervision.cancel_all(self._streams)
+        finally:
+            await self._runner.cleanup()
 
     def _accept(self) -> asyncio.Protocol:
         server = self._runner.server

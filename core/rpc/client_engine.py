@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from contextlib import AsyncExitStack
 from math import inf
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
@@ -199,9 +200,10 @@ class ClientEngine(ABC, Generic[M]):
         if self.loop is None:
             return
         self.notify(self.machine.close(self.clock()))
-        await self._disconnect()
-        if self._owns_context:
-            await self.context.aclose(0)
+        async with AsyncExitStack() as stack:
+            if self._owns_context:
+                stack.push_async_callback(self.context.aclose, 0)
+            await self._disconnect()
 
     # ------------------------------------------------------------------------------------------------------- subclasses
 

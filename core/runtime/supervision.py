@@ -21,7 +21,7 @@ import logging
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from core.daemon.metrics import Family
@@ -460,6 +460,28 @@ async def cancel_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def to_the_end(close: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Coroutine[Any, Any, None]]:
+    """Let a close that frees locks and threads go on when it is cancelled, and raise that at its end.
+
+    Not for a close that waits for tasks which may call it themselves.
+    """
+
+    @wraps(close)
+    async def run(*arguments: P.args, **named: P.kwargs) -> None:
+        task = begin(partial(close, *arguments, **named), close.__qualname__)
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        task.result()
+        if cancelled is not None:
+            raise cancelled
+
+    return run
 
 
 @contextmanager

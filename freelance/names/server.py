@@ -213,9 +213,11 @@ class Peer:
         return self
 
     async def __aexit__(self, *error: Any) -> None:
-        if self._task is not None:
-            await supervision.cancel_all([self._task])
-        await self._client.__aexit__(*error)
+        try:
+            if self._task is not None:
+                await supervision.cancel_all([self._task])
+        finally:
+            await self._client.__aexit__(*error)
 
     def queue(self, record: bytes) -> None:
         """Queue a record for it; beyond the limit it fetches records instead."""

@@ -7,6 +7,7 @@ iteration: no task, no queue and no await per message. It does not parse MDP.
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, Unpack
 
@@ -231,9 +232,10 @@ class Broker:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
         self._socket.close()
-        await self._socket.wait_closed()
-        if self._owns_context:
-            await self._context.aclose()
+        async with AsyncExitStack() as stack:
+            if self._owns_context:
+                stack.push_async_callback(self._context.aclose)
+            await self._socket.wait_closed()
 
     # Authorization.
 

@@ -378,8 +378,10 @@ class Client(TypedCalls):
 
     async def close(self) -> None:
         """Fail open requests with `ClientClosed` and close the connection."""
-        await self._shards.close()
-        await self._engine.close()
+        try:
+            await self._shards.close()
+        finally:
+            await self._engine.close()
 
     async def __aenter__(self) -> Self:
         self._engine.start()

@@ -11,6 +11,7 @@ The shell of `mdp.cluster.lending`: it carries messages between the machine and 
 from __future__ import annotations
 
 import logging
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import core
@@ -112,9 +113,10 @@ class LendingBroker(Broker):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
         connections, self._connections = self._connections, {}
-        for connection in connections.values():
-            await connection.close()
-        await super().__aexit__(kind, error, trace)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(super().__aexit__, kind, error, trace)
+            for connection in connections.values():
+                stack.push_async_callback(connection.close)
 
     def _limits_of(self, endpoint: str) -> PeerLimits | None:
         known = self._connections.get(endpoint)

@@ -7,6 +7,7 @@ service while there is a connection to that, and to the broker otherwise, so not
 from __future__ import annotations
 
 import logging
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 from core.errors import ZMQError
@@ -60,8 +61,9 @@ class ShardEngines:
 
     async def close(self) -> None:
         self._broker.on_shards = _ignored
-        for engine in self._made.values():
-            await engine.close()
+        async with AsyncExitStack() as stack:
+            for engine in self._made.values():
+                stack.push_async_callback(engine.close)
 
     def _changed(self, endpoint: str, count: int) -> None:
         """Connect to the shards of a broker; requests waiting for those of another one go to the broker."""

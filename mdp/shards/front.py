@@ -10,6 +10,7 @@ A sender whose messages do not leave is not read from (`mdp.shards.backpressure`
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count as numbers
 from typing import TYPE_CHECKING, Final, Self
@@ -151,8 +152,9 @@ class Front:
         for question in [*self._questions]:
             question.close()
         self._pressure.close()
-        await self._shard_context.aclose(0)  # the shards have ended: nothing can be sent to them
-        await self._context.aclose()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._context.aclose)
+            await self._shard_context.aclose(0)  # the shards have ended: nothing can be sent to them
 
     # From peers.
 

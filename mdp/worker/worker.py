@@ -348,10 +348,12 @@ class Worker:
         finally:
             for registration in self._registrations:
                 registration.leave()
-            for registration in (*self._registrations, *self._former):
-                await registration.wait_closed()
-            if self._owns_context and self._context is not None:
-                await self._context.aclose()
+            try:
+                for registration in (*self._registrations, *self._former):
+                    await registration.wait_closed()
+            finally:
+                if self._owns_context and self._context is not None:
+                    await self._context.aclose()
 
     def _wrap(self, call: Callable[[Request], Any]) -> Callable[[Request], Any]:
         from mdp.app.middleware import wrapped  # late: few workers have some

@@ -212,6 +212,7 @@ class Journal:
             self._queue.put(_Job(call, arguments, future))
         return future
 
+    @supervision.to_the_end
     async def close(self) -> None:
         """Write and sync what was appended, end the threads, release the directory."""
         if self._writer is not None:

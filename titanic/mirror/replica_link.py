@@ -125,11 +125,12 @@ class MirrorLine:
     async def close(self) -> None:
         """Close; call it after the journal is closed."""
         self._pulse_clock.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-        if self._own_context:
-            await self._context.__aexit__(None, None, None)
+        try:
+            if self._task is not None:
+                await supervision.cancel_all([self._task])
+        finally:
+            if self._own_context:
+                await self._context.__aexit__(None, None, None)
 
     def _set_state(self, state: str, reason: str) -> None:
         if (state, reason) != (self.state, self.reason):

@@ -112,6 +112,7 @@ class Mirror(Service):
 
     async def _stop(self) -> None: ...
 
+    @supervision.to_the_end
     async def _end_thread(self) -> None:
         """End the thread after the socket, when no more calls can come; then the directory is free."""
         self._queue.put(None)

@@ -194,8 +194,9 @@ class Store:
         for backlog in backlogs:
             self.on_backlog(*backlog)  # type: ignore[misc]
 
+    @supervision.to_the_end
     async def close(self) -> None:
-        """Write what is in flight, and close."""
+        """Write what is in flight, and close; a cancellation is raised at the end."""
         self._ended = True
         self._expiry_clock.cancel()
         self.end_waits()

@@ -105,7 +105,7 @@ def test_failed_request_is_1_with_its_reason_in_one_line(programs: Programs, bro
     failed = programs.run(*call, "fail", "no such customer")
     assert (failed.code, failed.out) == (1, b"")
     assert "HANDLER_ERROR" in failed.complaint
-    unknown = programs.run(*call, "nobody", "x")
+    unknown = programs.run(*call, "--timeout", "100", "nobody", "x")
     assert unknown.code == 1
     assert unknown.complaint.startswith("mdp: nobody: no worker offers this service")
     late = programs.run(*call, "--deadline", "0.05", "--wait", "nobody", "x")
