@@ -291,7 +291,7 @@ def left_out(body: list[ast.stmt]) -> list[int]:
 
 
 def test_nothing_that_is_freed_follows_a_wait_of_a_close() -> None:
-    """It stands in `finally` or on a stack, or the close is one that `to_the_end` lets go on."""
+    """It stands in `finally` or on a stack, or the close goes on by `to_the_end`."""
     found = []
     for package in ("core", "mdp", "titanic", "bstar", "freelance", "pirate", "peering"):
         for path in sorted((ROOT / package).rglob("*.py")):
