@@ -213,11 +213,7 @@ class Sending(Owned):
 
     def _sweep(self) -> None:
         """Forget waits that have ended: programs wait for a quiet socket again and again, with a time limit."""
-        left = max(drop_ended(self._receivers), drop_ended(self._pollers))
-        for name, line in [*self._senders.items()]:
-            left = max(left, drop_ended(line))
-            if not line:
-                del self._senders[name]
+        left = max(drop_ended(self._receivers), drop_ended(self._pollers), *map(drop_ended, self._senders.values()))
         self._sweep_at = max(_WAITS_MIN, 2 * left)
 
     # -- senders that wait

@@ -74,9 +74,8 @@ class WorkerRegistration:
         self._shared = shared
         self._connection: Connection | Channel | None = None
         self._ticker = supervision.current().timer("mdp worker clock", self._tick)
-        self._timer_at = inf
+        self._due = inf  # what the timer is set for
         session.reports = self._reports = ProgressReports(session, self.flush)
-        self._closed = False
         self._silent = False
         self._reconnector = Reconnector(
             session.search,
@@ -116,7 +115,6 @@ class WorkerRegistration:
         self._reconnector.run_actions_soon()
 
     def leave(self) -> None:
-        self._closed = True
         self._ticker.cancel()
         self._reports.close()
         self.session.close()
@@ -125,7 +123,7 @@ class WorkerRegistration:
 
     def vanish(self, *, silent: bool) -> None:
         """End without a word to the broker; `silent`: it does not see the connection end either."""
-        self._closed = self._silent = True
+        self._silent = True
         self._ticker.cancel()
         self._reports.close()
         if not silent:
@@ -226,16 +224,11 @@ class WorkerRegistration:
     # ---------------------------------------------------------------------------------------------------------------- time
 
     def _arm(self) -> None:
-        due = self.session.deadline()
-        if due >= self._timer_at or self._closed:
-            return
-        self._timer_at = due
-        self._ticker.at(max(due, self._clock() + TIMER_S_MIN))
+        self._due = self.session.deadline()
+        if self._due < inf and not self._silent:
+            self._ticker.at(max(self._due, self._clock() + TIMER_S_MIN))
 
     def _tick(self) -> None:
-        if self._closed:
-            return
-        due_at, self._timer_at = self._timer_at, inf
         session, now = self.session, self._clock()
         was_registered = self.registered
         session.suppress_heartbeats = self._is_stuck()
@@ -243,7 +236,7 @@ class WorkerRegistration:
         if why and not session.stuck:
             log.warning("%s: stuck: %s", session.service.decode(), why)
         session.stuck = bool(why)
-        session.tick(now, due_at)
+        session.tick(now, self._due)
         if was_registered and not self.registered:
             log.warning("%s: %s is silent", session.service.decode(), session.search.target)
             if self._connection is not None:

@@ -143,7 +143,7 @@ RUNNERS = (
 )
 REGISTRATIONS = (
     *RUNNERS,
-    "tests/mdp/worker/test_registration.py",
+    "tests/mdp/worker/test_registration*.py",
     "tests/mdp/worker/test_older_brokers.py",
     "tests/mdp/testing/test_*.py",
     "tests/mdp/session/test_shared_*.py",

@@ -169,19 +169,18 @@ class PendingReceive(Pending[Any]):
     returned the message, by an await or by a call, a cancel changes nothing: no message is received twice.
     """
 
-    __slots__ = ("_anchor", "_delivered", "_left", "_pipe", "_rest", "_single", "_whole")
+    __slots__ = ("_anchor", "_delivered", "_left", "_pipe", "_rest", "_whole")
 
     # How to take the message back; set by `deliver` only, because most pending receives last for microseconds.
     _pipe: Pipe | None
     _rest: bool  # frames before these were delivered to another receive
-    _whole: Message  # the frames, and with `_single` those behind them
+    _whole: Message  # the frames, and those behind them
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self._anchor: Anchor | None = None
         self._delivered: Delivered | None = None  # while it has a message that can be taken back
         self._left: Message | None = None  # the frames behind its own
-        self._single = False  # one frame; those behind it are for the next receive
 
     def deliver(self, delivered: Delivered, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
         """Deliver a message, or the rest of one whose first frames were received before."""
@@ -218,14 +217,14 @@ class PendingReceive(Pending[Any]):
 class PendingShape(PendingReceive):
     """A pending receive that converts the message: first frame, text, JSON."""
 
-    __slots__ = ("_framed", "_shape")
+    __slots__ = ("_framed", "_shape", "_single")
 
     def __init__(
         self, shape: Callable[[Message], Any], loop: asyncio.AbstractEventLoop, *, single: bool = False, framed: bool = False
     ) -> None:
         super().__init__(loop)
         self._shape = shape
-        self._single = single
+        self._single = single  # one frame; those behind it are for the next receive
         self._framed = framed
 
     def deliver(self, delivered: Delivered, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
@@ -318,8 +317,6 @@ class Delivered:
             self._add_earlier(receive)
 
     def _add_earlier(self, receive: PendingReceive) -> None:
-        if receive._delivered is None:
-            return  # its message was consumed
         if len(self._earlier) >= self._sweep_at:
             self._earlier = [anchor for anchor in self._earlier if (held := anchor()) is not None and held.receive._delivered is self]
             self._sweep_at = max(_WAITS_MIN, 2 * len(self._earlier))

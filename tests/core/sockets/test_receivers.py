@@ -119,6 +119,16 @@ async def test_an_error_of_the_callers_function_is_the_callers(error: BaseExcept
         assert await pull.recv() == b"2"
 
 
+async def test_an_interrupt_in_a_function_of_the_program_ends_the_program() -> None:
+    def interrupt(_: list[bytes]) -> object:
+        raise KeyboardInterrupt
+
+    async with pushed("inproc://receivers") as (pull, push):
+        pull.recv_serialized(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            push.send(b"x")
+
+
 async def test_a_poll_ends_when_its_socket_is_closed() -> None:
     async with core.Context() as context:
         pull = context.socket(core.PULL)

@@ -133,7 +133,15 @@ async def test_rtr_06_a_send_that_waits_for_its_peer_holds_up_no_other_peer(rout
     router.send(b"b", core.SNDMORE | core.NOBLOCK)
     router.send(b"z", core.NOBLOCK)
     assert await dealers[b"b"].recv() == b"z"
+    await router.send_multipart([b"b", b"one"], core.SNDMORE | core.NOBLOCK)
+    await router.send(b"two")
+    assert await dealers[b"b"].recv_multipart() == [b"one", b"two"]
+    names: list[Any] = [bytearray(b"a"), bytearray(b"b")]
+    await router.send_multipart([names[1], b"bytes-like"])
+    assert await dealers[b"b"].recv() == b"bytes-like"
     assert not waits.done()
+    late: Any = router.send_multipart([names[0], b"late"])
+    assert not late.done()
     last = router.send_multipart([b"a", b"last"])
     while await dealers[b"a"].recv() != b"last":
         pass

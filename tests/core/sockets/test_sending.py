@@ -147,8 +147,9 @@ async def test_a_send_that_would_wait_is_refused_on_another_thread(context: core
         pull.recv(core.NOBLOCK)
 
 
-async def test_encoded_messages_are_refused_on_another_thread(context: core.Context) -> None:
-    one, other = context.socket(core.PAIR, linger=0), context.socket(core.PAIR, linger=0)
+@pytest.mark.parametrize("kind", [core.PAIR, core.DEALER])
+async def test_encoded_messages_are_refused_on_another_thread(context: core.Context, kind: int) -> None:
+    one, other = context.socket(kind, linger=0), context.socket(kind, linger=0)
     one.bind("tcp://127.0.0.1:*")
     other.connect(one.last_endpoint)
     await other.send(b"ready")

@@ -10,6 +10,7 @@ import pytest
 import core
 from mdp.client.client import Client
 from mdp.errors import ClientClosed, Timeout, TooLarge, Unreachable
+from mdp.session.connection import Connection
 from mdp.shards.front import Front
 from mdp.wire.commands import CLIENT_FINAL_03, CLIENT_HEARTBEAT_03, CLIENT_PROGRESS_03
 from mdp.wire.progress import Progress, encode_progress
@@ -145,3 +146,20 @@ async def test_the_log_says_when_a_client_is_connected_again(stand_in: StandIn, 
                 await eventually(lambda: client.connections == 2)
     said = [record.getMessage().partition(" after ") for record in caplog.records if " connected " in record.getMessage()]
     assert [(words[0], words[2].partition(", ")[2]) for words in said] == [("client: connected again", f"to {stand_in.endpoint}")]
+
+
+async def test_a_client_ends_when_its_connections_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a context that is not its own, which stays open."""
+    waited: list[Connection] = []
+    wait_closed = Connection.wait_closed
+
+    async def note(self: Connection) -> None:
+        await wait_closed(self)
+        waited.append(self)
+
+    monkeypatch.setattr(Connection, "wait_closed", note)
+    async with StandIn() as broker, core.Context() as context:
+        async with Client(broker.endpoint, context=context) as client:
+            client.request("echo", b"x")
+            await broker.next()
+        assert waited

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
+import weakref
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 import pytest
@@ -115,5 +118,38 @@ async def test_a_send_knows_how_many_messages_it_no_longer_has() -> None:
         assert waits.taken() == 3
     del waits.messages[:1]
     assert waits.taken() == 5
+    waits.keep([])  # the last one was dropped too: before it, all were sent
+    assert waits.taken() == 6
     assert waits.cancel()
     assert waits.messages == []
+
+
+async def test_the_messages_of_a_send_that_has_ended_are_kept_nowhere() -> None:
+    body = bytes(1000)
+    before = sys.getrefcount(body)
+    waits = PendingSend([[body], [b"2"]], asyncio.get_running_loop(), 2, [[body], [b"2"]])
+    waits.set_result(None)
+    assert sys.getrefcount(body) == before
+
+
+async def test_a_callback_runs_in_its_context_and_is_not_kept() -> None:
+    name: ContextVar[str] = ContextVar("name", default="")
+    seen: list[str] = []
+
+    class Call:
+        def __call__(self, _: object) -> None:
+            seen.append(name.get())
+
+    waits = pending()
+    calls = [Call(), Call()]
+    name.set("another")
+    another = copy_context()
+    name.set("here")
+    waits.add_done_callback(calls[0])
+    waits.add_done_callback(calls[1], context=another)
+    name.set("")
+    waits.set_result("a")
+    await asyncio.sleep(0)
+    assert seen == ["here", "another"]
+    gone = weakref.ref(calls.pop())
+    assert gone() is None
