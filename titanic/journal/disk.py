@@ -122,6 +122,8 @@ class RealDisk:
 
     def names(self) -> list[str]:
         """List the directory."""
+        if self._dir < 0:  # the system would list the current directory
+            raise OSError(errno.EBADF, "the directory is closed", str(self.directory))
         return sorted(self._files.listdir(self._dir))
 
     def create(self, name: str) -> int:

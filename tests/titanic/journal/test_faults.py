@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import titanic
 from tests.scenes.hunts import stride
 from tests.sim.disk import SimDisk, crash_images
 from tests.sim.journal_model import OPTIONS, Play, check, recover
@@ -22,6 +23,7 @@ from titanic.store.index.request_index import RequestIndex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 CALLS = 2000 // stride(2)  # later ones cost most: the journal is longer
 EVERY = 17  # far enough apart for the store to go on in a new segment, which takes a dozen calls
@@ -280,3 +282,12 @@ def test_without_preallocation_a_write_that_meets_the_end_of_the_disk_is_taken_b
 def test_options_have_their_reasons() -> None:
     assert OPTIONS.segment_bytes == 1024
     assert LogOptions().segment_bytes == 64 * 1024 * 1024
+
+
+def test_the_directory_of_a_store_that_is_closed_is_not_listed_as_the_current_one(tmp_path: Path) -> None:
+    disk = titanic.RealDisk(tmp_path / "store")
+    disk.lock()
+    assert disk.names() == ["lock"]
+    disk.unlock()
+    with pytest.raises(OSError, match="the directory is closed"):
+        disk.names()
