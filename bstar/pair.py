@@ -333,9 +333,8 @@ class Pair(Reactor):
         """Prepare to stop: finish running requests, hand over if the peer can take over; return whether all were finished."""
         self._draining = True
         finished = await self._finish(drain_s)
-        if self.state is State.ACTIVE and not self._compatible:
-            _, effects = self.machine.switchover(self._clock())
-            self._carry_out(effects)
+        _, effects = self.machine.switchover(self._clock())
+        self._carry_out(effects)
         return finished
 
     async def _finish(self, drain_s: float) -> bool:

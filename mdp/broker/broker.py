@@ -127,7 +127,6 @@ class Broker:
         self._socket_counters = self._socket.counters
         self._endpoints: list[str] = []
         self._clock = self._supervisor.timer("mdp broker clock", self._on_time)
-        self._rests_until = 0.0  # earliest time of the next tick, whatever is due
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
         self._drained = Drained(lambda: self.machine.idle)
@@ -373,7 +372,7 @@ class Broker:
             return  # closed: nothing is due
         self.machine.request_table.timer_changed = False
         # An absolute time: with a relative delay, a process suspended just before this line would be late by the suspension.
-        self._rests_until = self._loop.time() + max(TIMER_S_MIN, pause_s)
+        self._rests_until = self._loop.time() + max(TIMER_S_MIN, pause_s)  # earliest time of the next tick, whatever is due
         self._clock.at(max(self._rests_until, self.machine.deadline()))
 
     def _now(self, loop: asyncio.AbstractEventLoop) -> float:

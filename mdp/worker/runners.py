@@ -132,7 +132,7 @@ class Runners:
 
     @property
     def waiting(self) -> int:
-        return len(self._queue)
+        return sum(not request.cancelled for request in self._queue)  # others have those that were given back
 
     @property
     def idle(self) -> bool:

@@ -210,7 +210,7 @@ LENDING = (
     "tests/mdp/cluster/test_lending.py",
     "tests/mdp/cluster/test_lending_edges.py",
     "tests/mdp/cluster/test_lending_walk.py",
-    "tests/mdp/cluster/test_lending_broker.py",
+    "tests/mdp/cluster/test_lending_broker*.py",
 )
 KEPT = (
     "tests/mdp/broker/requests/test_reply_cache.py",
@@ -373,6 +373,7 @@ STORED = (
 )
 PAIR_SHELLS = (
     "tests/bstar/test_pair*.py",
+    "tests/bstar/test_client_parts.py",
     "tests/bstar/test_failover.py",
     "tests/bstar/test_injected_faults.py",
     "tests/bstar/test_operator.py",
@@ -382,8 +383,9 @@ PAIR_SHELLS = (
 BROKER_SHELL = (
     "tests/mdp/broker/test_broker.py",
     "tests/mdp/broker/test_broker_clock.py",
+    "tests/mdp/broker/test_broker_shell.py",
     "tests/mdp/broker/test_refusal_log.py",
-    "tests/mdp/broker/test_rights.py",
+    "tests/mdp/cluster/test_paired_broker_terms.py",
     "tests/mdp/broker/test_slow_peers_sockets.py",
     "tests/mdp/test_injected_faults.py",
 )

@@ -367,7 +367,12 @@ TABLE: dict[str, tuple[str, ...]] = {
     "bstar/pair.py": PAIR_SHELLS,
     "bstar/client.py": PAIR_SHELLS,
     "mdp/broker/broker.py": BROKER_SHELL,
-    "mdp/worker/worker.py": REGISTRATIONS,
+    "mdp/worker/worker.py": (
+        "tests/mdp/app/test_middleware.py",
+        "tests/mdp/batch/test_handler.py",
+        "tests/mdp/worker/test_worker_parts.py",
+        *REGISTRATIONS,
+    ),
     "core/runtime/supervision.py": ("tests/core/runtime/test_supervision*.py",),
     "peering/broker.py": ("tests/peering/test_broker*.py", "tests/peering/test_mesh.py", "tests/peering/test_too_large.py"),
     "mdp/cluster/lending_broker.py": LENDING,

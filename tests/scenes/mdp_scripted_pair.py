@@ -87,8 +87,8 @@ class ScriptedPair:
 class Peer:
     """A worker or a client."""
 
-    def __init__(self, context: core.Context, endpoint: str, name: bytes) -> None:
-        self.socket = context.socket(core.DEALER, linger=0, **({"routing_id": name} if name else {}))
+    def __init__(self, context: core.Context, endpoint: str, name: bytes, **options: int) -> None:
+        self.socket = context.socket(core.DEALER, linger=0, **({"routing_id": name} if name else {}), **options)
         self.watch = Watch(self.socket)
         self.socket.connect(endpoint)
 

@@ -47,9 +47,11 @@ ASKED_BYTES = CALL_BYTES + len(encode_message(client_request("0.3", ASKS, [b"ech
 
 async def test_a_term_ends_with_all_peers_disconnected_and_the_next_begins_with_none() -> None:
     async with PairedScene(heartbeat_ms=50, liveness=10_000) as scene:
+        recorder = scene.broker.watch()
         for _ in range(2):
             before = scene.broker.pair_counters.copy()
             scene.pair.begin()
+            assert scene.broker.machine.request_table.recorder is recorder
             assert scene.broker.wakes_at is not None
             client = scene.peer()
             await client.request(0, wait=False, deadline_ms=3_600_000)
