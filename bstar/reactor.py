@@ -96,7 +96,7 @@ class Reactor(Service):
     @property
     def _running(self) -> Machine | None:
         """The machine; None outside the block and after a permanent stop."""
-        return None if self._ended.done() else self._machine
+        return None if self._machine is None or self._ended.done() else self._machine
 
     # --- VotePolicy ------------------------------------------------------------------------------------------------------------
 
