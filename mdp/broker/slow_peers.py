@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 _STEPS = 16
 # A peer that is behind is not waited for after reading nothing for this time; reading programs pause now and then.
 STILL_S = 0.25
+# Looks at peers that are waited for come every few ms. A later one shows a pause of the broker: not more than this of it is held against a
+# peer, which may have been paused with it.
+PAUSE_S_MAX = 0.1
 
 
 class _Behind(NamedTuple):
-    """Since when a peer is behind, its fewest unread bytes since then, and when it reached these."""
+    """Since when a peer is behind, its fewest unread bytes since then, and for how long it has had these."""
 
     since: float
     least: int
-    least_at: float
+    still_s: float
 
 
 class Backlog:
@@ -39,7 +42,7 @@ class Backlog:
         hold_s: maximum time to wait for a peer that is behind but reads.
     """
 
-    __slots__ = ("_behind", "_hold_s", "_peer_bytes", "_step", "_total_bytes", "awaited", "left")
+    __slots__ = ("_behind", "_hold_s", "_looked_at", "_peer_bytes", "_step", "_total_bytes", "awaited", "left")
 
     def __init__(self, peer_bytes: int, total_bytes: int, hold_s: float) -> None:
         self._peer_bytes = peer_bytes
@@ -50,9 +53,11 @@ class Backlog:
         self.left = min(peer_bytes, total_bytes) // 2
         self.awaited: set[bytes] = set()
         self._behind: dict[bytes, _Behind] = {}
+        self._looked_at = 0.0
 
     def look(self, waiting: Mapping[bytes, int], now: float) -> list[bytes]:
         """Return the peers to disconnect."""
+        passed_s, self._looked_at = min(now - self._looked_at, PAUSE_S_MAX), now
         total = rest = sum(waiting.values())
         behind: dict[bytes, _Behind] = {}
         slow = []
@@ -64,16 +69,18 @@ class Backlog:
                 break
             rest -= octets
             if known is None:
-                known = _Behind(now, octets, now)
+                known = _Behind(now, octets, 0.0)
             elif octets < known.least:
-                known = _Behind(known.since, octets, now)
+                known = _Behind(known.since, octets, 0.0)
+            else:
+                known = known._replace(still_s=known.still_s + passed_s)
             if octets > self._peer_bytes or total > self._total_bytes - self._step:
                 slow.append(peer)
                 total -= octets
             else:
                 behind[peer] = known
         self._behind = behind
-        self.awaited = {p for p, known in behind.items() if now - known.least_at < STILL_S and now - known.since < self._hold_s}
+        self.awaited = {p for p, known in behind.items() if known.still_s < STILL_S and now - known.since < self._hold_s}
         self.left = max(self._step, min(self._total_bytes // 2 - total, self._peer_bytes // 2 - most))
         return slow
 

@@ -11,7 +11,8 @@ from tests.web.browser import page_at
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("site")]
+# The pages are built first, which takes minutes on a machine that is busy.
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("site"), pytest.mark.timeout(1000)]
 LOADED = "document.readyState === 'complete' && !!document.querySelector('.md-search__input')"
 SEARCH = """(() => {
   const field = document.querySelector('.md-search__input'), toggle = document.querySelector('#__search');

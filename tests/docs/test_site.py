@@ -53,6 +53,7 @@ def broken(site: Path) -> list[str]:
     return found
 
 
+@pytest.mark.timeout(1000)  # the pages are built first
 @pytest.mark.xdist_group("site")
 def test_the_site_is_complete_and_its_links_lead_somewhere(site: Path) -> None:
     assert broken(site) == []

@@ -32,9 +32,26 @@ def test_a_peer_with_half_is_waited_for_until_it_has_come_down_to_a_quarter() ->
 
 def test_nobody_is_waited_for_who_reads_nothing() -> None:
     machine = backlog()
-    for now, awaited in ((0.0, True), (STILL_S - 0.01, True), (STILL_S, False)):
+    for now, awaited in ((0.0, True), (0.1, True), (0.2, True), (STILL_S - 0.01, True), (STILL_S, False)):
         assert machine.look({b"A": 600}, now) == []
         assert (b"A" in machine.awaited) == awaited
+
+
+def test_each_read_gives_a_peer_the_whole_time_again() -> None:
+    machine = backlog()
+    looks = [900] * 4 + [800] * 4 + [700] * 6  # every 64 ms: four without a read are 0.25 s
+    seen = []
+    for turn, octets in enumerate(looks):
+        assert machine.look({b"A": octets}, turn / 16) == []
+        seen.append(b"A" in machine.awaited)
+    assert seen == [True] * 12 + [False] * 2
+
+
+def test_a_pause_of_the_broker_is_not_held_against_a_peer() -> None:
+    machine = backlog()
+    for now, awaited in ((0.0, True), (0.9, True), (0.95, True), (0.99, True), (1.0, False)):
+        assert machine.look({b"A": 600}, now) == []
+        assert (b"A" in machine.awaited) == awaited, now
 
 
 def test_who_reads_on_is_waited_for_but_not_for_ever() -> None:

@@ -73,7 +73,7 @@ async def test_a_client_that_reads_slower_than_workers_answer_is_waited_for() ->
         done += 1
         return ANSWER
 
-    async with mdp.Broker(unread_max_bytes=8 * len(ANSWER)) as broker:
+    async with mdp.Broker(unread_max_bytes=8 * len(ANSWER), unread_hold_ms=60_000, heartbeat_ms=60_000) as broker:
         at = broker.bind("tcp://127.0.0.1:*")
         async with mdp.Worker(at, "big", handler=count), mdp.Worker(at, "big", handler=count), mdp.Client(at, timeout=100) as client:
             replies = await asyncio.gather(*(client.request("big", b"x", wait=True) for _ in range(400)))
