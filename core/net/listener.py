@@ -110,7 +110,7 @@ class Listener:
 
     def accepted(self, number: int) -> None:
         """Note the descriptor of a connection; when it is the last one, uvloop accepts and closes others without a word."""
-        if not isinstance(self._server, Acceptor) and number == _files_max() - 1:
+        if not isinstance(self._server, Acceptor) and number == files_max() - 1:
             self._tell(os.strerror(EMFILE))
 
     def _tell(self, reason: str) -> None:
@@ -197,7 +197,7 @@ def _file_at(path: str) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _files_max() -> int:
+def files_max() -> int:
     """Return how many files this process may have open, -1 for no limit."""
     if sys.platform == "win32":
         return -1

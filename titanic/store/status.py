@@ -93,9 +93,10 @@ class StoreStatus:
         return MetricsPage("titanic serve", self._not_ready, self._families, self._snapshot)
 
     def _not_ready(self) -> str:
-        state = self._store.status["state"]
+        status = self._store.status
+        state, trouble = status["state"], self._store.stalled or status["trouble"] or "see its log"
         if state not in ("serving", "degraded"):
-            return f"the store is {state}: {self._store.stalled or self._store.status['trouble'] or 'see its log'}"
+            return f"the store is {state}: {trouble.removeprefix(f'store is {state}: ')}"
         return self._lacks()
 
     def _families(self) -> list[Family]:

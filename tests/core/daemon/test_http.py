@@ -130,8 +130,13 @@ async def test_the_live_page_gets_pictures_one_after_the_other() -> None:
         assert seen == sorted(set(seen))
 
 
-async def test_w8_connections_over_the_limit_are_closed_and_the_others_served() -> None:
-    async with served(a_page(), connections_max=4) as url:
+@pytest.mark.parametrize(("most", "files"), [(4, -1), (64, 32)])
+async def test_w8_connections_over_the_limit_are_closed_and_the_others_served(
+    monkeypatch: pytest.MonkeyPatch, most: int, files: int
+) -> None:
+    """The limit is an eighth of the files that the daemon may open, where that is less."""
+    monkeypatch.setattr("core.daemon.http_server.files_max", lambda: files)
+    async with served(a_page(), connections_max=most) as url:
         port = int(url.rpartition(":")[2])
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
         for reader, writer in held:  # each has a live page, which no new connection replaces
