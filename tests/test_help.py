@@ -71,6 +71,7 @@ def test_help_has_an_example_of_its_command_and_a_short_form(path: tuple[str, ..
     assert run(path, "-h").output == said.output
     *_, heading, example = said.output.splitlines()
     assert heading.strip() == "Example:"
+    assert said.output.count("Example:") == 1
     words = shlex.split(example)
     assert tuple(words[: len(path)]) == path
 

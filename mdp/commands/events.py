@@ -40,7 +40,7 @@ def events() -> None:
     """Read the event log of a broker (`mdp broker --events`), of all its shards."""
 
 
-@events.command(epilog="Example: mdp events show /var/log/mdp --kind failed --service total")
+@events.command()
 @_filters
 def show(directory: str, kind: str | None, service: str | None, as_json: bool) -> None:
     """Print the events in DIRECTORY, oldest first."""
@@ -48,7 +48,7 @@ def show(directory: str, kind: str | None, service: str | None, as_json: bool) -
         _print(event, as_json)
 
 
-@events.command(epilog="Example: mdp events tail /var/log/mdp --json")
+@events.command()
 @_filters
 @click.option("--interval", type=SECONDS, default=0.5, help="Seconds between two looks at the log.")
 def tail(directory: str, kind: str | None, service: str | None, as_json: bool, interval: float) -> None:
@@ -70,10 +70,7 @@ async def _follow(directory: str, take: Callable[[Event], None], kind: str | Non
         await asyncio.sleep(interval_s)
 
 
-@click.command(
-    cls=Command,
-    epilog="ID: 16 hex digits of a request, or part of the traceparent of its client. Example: mdp trace 4e1f00a2b3c4d5e6 /var/log/mdp",
-)
+@click.command(cls=Command, epilog="ID: 16 hex digits of a request, or part of the traceparent of its client.")
 @_JSON
 @click.argument("request_id", metavar="ID")
 @click.argument("directory", type=_DIRECTORY)
