@@ -41,6 +41,18 @@ def test_limits_of_requests_are_at_least_one(option: str) -> None:
         lone(bstar.PRIMARY, **{option: 0})
 
 
+async def test_the_witness_is_trusted_by_the_key_that_it_has() -> None:
+    """It may be another one than that of the peer, which is our own."""
+    (mine, secret), (other, _) = core.curve_keypair(), core.curve_keypair()
+    witness = "tcp://127.0.0.1:10"
+    security = core.Curve(secret_key=secret, server_key=mine, server_keys={witness: other}, keys={mine: "pair"})
+    async with lone(witness=witness, security=security) as pair:
+        peers, of_witness = pair._trusts
+        assert (peers.key is None, of_witness.key is None) == (False, True)
+        assert pair._lease_client is not None
+        assert pair._lease_client._trust is of_witness
+
+
 async def test_what_a_pair_is_asked_outside_of_its_block() -> None:
     pair = lone()
     for asked in ("endpoint", "machine", "state"):
@@ -54,6 +66,9 @@ async def test_a_pair_without_a_voter_has_no_requests_and_has_finished_them() ->
         numbers = pair.metrics()
         assert (numbers["bstar_held"], numbers["bstar_running"]) == (0, 0)
         assert await pair.drain(PATIENT)
+        pair.voter(ANY, handler=echo)
+        assert pair._voter is not None
+        assert pair._voter.socket.options.tell_limits == 1
 
 
 async def test_a_voter_that_cannot_listen_is_none() -> None:

@@ -155,10 +155,35 @@ async def test_only_workers_are_paused_whose_answers_a_slow_client_gets() -> Non
         scene.broker._throttle(set())
         assert scene.broker._held_back == set()
         scene.broker._throttle({b"C"})
-        busy.socket.close(0)
-        scene.broker._throttle(set())
+        scene.broker._socket.cut(b"busy")
         await eventually(lambda: scene.broker.stats["workers"] == 1)
         assert scene.broker._held_back == set()
+
+
+async def test_a_client_that_is_too_slow_again_is_disconnected_again() -> None:
+    async with serving() as scene:
+        client = scene.peer(b"C")
+        for turn in (1, 2):
+            await client.request(turn, service=b"mmi.service")
+            assert isinstance(await client.told(), Final)
+            scene.broker._disconnect_slow([b"C"])
+            assert scene.broker.counters["cut_slow"] == turn
+            await client.watch.lost(turn)
+            await client.watch.peers(turn + 1)
+
+
+async def test_queues_are_looked_at_where_one_has_become_full() -> None:
+    """After what is collected was sent, and after everything else."""
+    async with serving() as scene:
+        client = scene.peer()
+        for release in (True, False):
+            scene.broker._full = -1  # as if one had been full since
+            if release:
+                scene.broker._release()
+            else:
+                await client.request(1, service=b"mmi.service")
+                await client.told()
+            assert scene.broker._full == 0
 
 
 @pytest.mark.parametrize(("hold_ms", "hold_s"), [(5000, 0.2), (100, 0.1)])

@@ -194,6 +194,21 @@ async def test_the_body_of_a_request_that_failed_is_logged_if_that_is_wanted(
 # --- answers and stopping -------------------------------------------------------------------------------------------------------------
 
 
+async def test_a_reply_of_an_error_that_cannot_be_made_is_logged(endpoint: str, client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """The worker gives the request back, as without such a reply."""
+
+    async def fail(request: Request) -> bytes:
+        raise KeyError("fault")
+
+    def make(error: BaseException) -> bytes:
+        raise ValueError("no reply")
+
+    async with Worker(endpoint, "fail", handler=fail, dialect="0.1", error_reply=make):
+        reply = client.request("fail", b"x", wait=True)
+        await eventually(lambda: "error_reply failed too" in caplog.text)
+        reply.cancel()
+
+
 @asynccontextmanager
 async def served(handler: Callable[..., Any], **options: Any) -> AsyncIterator[tuple[Client, Worker, str]]:
     """Return a client, a worker and the endpoint of their broker, over inproc: for virtual time."""
@@ -259,6 +274,7 @@ async def test_the_reply_made_of_an_error_leaves_at_once() -> None:
         assert loop.time() == pytest.approx(begun, abs=0.01)
         gate.set()
         assert await slow == [b"late"]
+        await asyncio.sleep(10.0)
         assert worker.session_counters.connections == 2  # it has not left to have the request executed again
 
 
@@ -293,6 +309,46 @@ async def test_a_cancelled_request_that_waits_is_never_begun(endpoint: str, clie
         gate.open.set()
         assert await first == [b"first"]
     assert gate.begun == [b"first"]
+
+
+def test_a_handler_goes_on_when_its_broker_is_lost() -> None:
+    """IDM-07: its reply is for the request of that key which comes again; requests that waited are begun once."""
+    begun, gate = list[bytes](), asyncio.Event()
+
+    async def handle(request: Request) -> list[bytes]:
+        begun.append(request.body[0])
+        await gate.wait()
+        return [*request.body]
+
+    @in_virtual_time
+    async def serve() -> None:
+        async with core.Context() as context:
+            first = mdp.Broker(context=context)
+            async with first:
+                at = first.bind("inproc://broker")
+                worker = Worker(at, "echo", handler=handle, context=context, concurrency=1, credit=4, reconnect_ms=50)
+                client = mdp.Client(at, context=context, attempts=20)
+                await worker.__aenter__()
+                await client.__aenter__()
+                replies = [client.request("echo", body, key=body, wait=True) for body in (b"first", b"second")]
+                replies.append(client.request("echo", b"third", wait=True))
+                await eventually(lambda: worker.waiting == 2)
+                assert first._stopped is not None
+                first._stopped.set_result(None)  # it is killed: no message of an end
+                first._socket.close(linger=0)
+            async with mdp.Broker(context=context) as again:
+                again.bind("inproc://broker")
+                await eventually(lambda: again.stats["workers"])
+                assert begun == [b"first"]
+                await eventually(lambda: again.stats["running"] == 3)
+                gate.set()
+                assert await asyncio.gather(*replies) == [[b"first"], [b"second"], [b"third"]]
+                assert sorted(begun) == [b"first", b"second", b"third"]
+                assert worker.session_counters.joined == 1
+                await client.__aexit__(None, None, None)
+                await worker.__aexit__(None, None, None)
+
+    serve()
 
 
 @in_virtual_time
@@ -340,6 +396,26 @@ async def test_a_worker_with_fewer_connections_than_handlers_says_so(
         async with Worker(endpoint, "echo", handler=echo, dialect="0.1", concurrency=2, connections=connections) as worker:
             await eventually(lambda: worker.connected)
     assert any("one request at a time" in record.getMessage() for record in caplog.records) is said
+
+
+async def test_a_part_waits_until_its_connection_takes_more(endpoint: str, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+    async with Worker(endpoint, "echo", handler=gate) as worker:
+        slow = client.request("echo", b"slow", wait=True)
+        await eventually(lambda: gate.begun)
+        (request,) = worker._runners.running  # type: ignore[union-attr]
+        leaves = asyncio.get_running_loop().create_future()
+        with monkeypatch.context() as full:
+            full.setattr(worker._registrations[0], "flush", lambda: leaves)
+            waiting = asyncio.ensure_future(worker._wait_for_capacity(request))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert not waiting.done()
+            leaves.set_result(None)
+            await waiting
+        await worker._wait_for_capacity(request)
+        gate.open.set()
+        assert await slow == [b"slow"]
 
 
 async def test_a_handler_that_runs_for_too_long_is_why_a_worker_is_stuck(endpoint: str, client: Client) -> None:
