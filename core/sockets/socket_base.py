@@ -169,23 +169,22 @@ class SocketBase(Receiving):
         return kind(endpoint=endpoint, connecting=connecting)
 
     def adopt(self, pipe: Pipe, options: Options) -> None:
-        """Set the marks and name of a new pipe, and attach it if it can be sent to (SOCK-02).
+        """Set the marks and name of a new pipe, and attach it: it can be sent to (SOCK-02).
 
         Args:
-            pipe: of an endpoint.
+            pipe: of a connecting endpoint.
             options: as they were at connect().
         """
         self._set_marks(pipe)
         pattern = self.pattern
-        if pipe.connecting and options.connect_routing_id:
+        if options.connect_routing_id:
             pipe.local_name = options.connect_routing_id
             if pattern.route(pipe.local_name) is not None:
                 text = "a connection with CONNECT_ROUTING_ID takes over the routing id of a peer, which cannot be sent to any longer"
                 self.context.warnings.warning(("taken_over", self.type_name), "%s", text, routing_id=pipe.local_name.hex())
-        if pipe.connecting:
-            pattern.attach(pipe)
-            self._probe(pipe, options)
-            self.on_writable(pipe)  # some patterns send to it before its first handshake
+        pattern.attach(pipe)
+        self._probe(pipe, options)
+        self.on_writable(pipe)  # some patterns send to it before its first handshake
 
     def _probe(self, pipe: Pipe, options: Options) -> None:
         """Send an empty message to a ROUTER (DLR-03), and HELLO_MSG (OPT-09): once per connect(), once per accepted peer."""

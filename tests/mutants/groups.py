@@ -359,6 +359,8 @@ SOCKETS = (
     "tests/core/net/test_session_ends.py",
     "tests/core/net/test_written.py",
     "tests/core/net/test_inproc*.py",
+    "tests/core/security/test_credentials.py",
+    "tests/spec/test_reqrep.py",
     "tests/spec/test_socket_common.py",
     "tests/spec/test_closing_order.py",
     "tests/spec/test_away_peers.py",

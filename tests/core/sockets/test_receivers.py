@@ -54,6 +54,16 @@ async def test_sock_13_a_frame_whose_receiver_is_cancelled_is_the_next_ones(endp
         assert sorted([*got.values(), *rest]) == [b"1", b"2", b"3", b"4"]
 
 
+async def test_receives_keep_their_order_whether_something_waits_for_them_or_not() -> None:
+    async with pushed("inproc://receivers") as (pull, push):
+        waits: list[Any] = [pull.recv(), pull.recv()]
+        waits[0].add_done_callback(lambda _: None)
+        await push.send(b"1")
+        await push.send(b"2")
+        assert waits[1].cancel()
+        assert [await waits[0], await pull.recv()] == [b"1", b"2"]
+
+
 @pytest.mark.parametrize("verb", ["recv", "recv_multipart", "recv_many", "recv_string"])
 async def test_sock_13_a_message_whose_result_was_taken_is_not_received_again(verb: str) -> None:
     async with pushed("tcp://127.0.0.1:*") as (pull, push):
@@ -117,6 +127,19 @@ async def test_an_error_of_the_callers_function_is_the_callers(error: BaseExcept
             await task
         await push.send(b"2")
         assert await pull.recv() == b"2"
+
+
+async def test_rep_02_a_receive_that_waits_gets_the_next_request_after_the_answer() -> None:
+    async with core.Context() as context:
+        rep, dealer = context.socket(core.REP, linger=0), context.socket(core.DEALER, linger=0)
+        rep.bind("inproc://receivers")
+        dealer.connect("inproc://receivers")
+        first, second = rep.recv(), rep.recv()
+        for number in (b"1", b"2"):
+            await dealer.send_multipart([b"", number])
+        assert (await first, second.done()) == (b"1", False)
+        await rep.send(b"answer")
+        assert await second == b"2"
 
 
 async def test_an_interrupt_in_a_function_of_the_program_ends_the_program() -> None:

@@ -16,23 +16,28 @@ from tests.core.sockets.test_receiving import RECEIVES, context, pair
 __all__ = ["context"]
 
 
+async def result_of(receive: Any) -> object:
+    return await receive
+
+
 @pytest.mark.parametrize("name", [*RECEIVES, "recv_many"])
-@pytest.mark.parametrize("waits", [True, False])
-async def test_a_message_that_was_received_is_kept_nowhere(context: core.Context, name: str, waits: bool) -> None:
+@pytest.mark.parametrize("waits", ["", "receives", "tasks"])
+async def test_a_message_that_was_received_is_kept_nowhere(context: core.Context, name: str, waits: str) -> None:
     one, other = pair(context, core.PULL, core.PUSH)
     receive = RECEIVES.get(name, core.Socket.recv_many)
     body = bytes(1000)
     before = sys.getrefcount(body)
-    for _ in range(2):
+    for count in (2, 1, 1):
         if waits:
-            receives = [receive(one), receive(one)]
-            await other.send_many([[body], [body]])
+            receives = [asyncio.create_task(result_of(receive(one))) if waits == "tasks" else receive(one) for _ in range(count)]
+            await asyncio.sleep(0)
+            await other.send_many([[body]] * count)
             for each in receives:
                 await each
             del receives, each
         else:
-            await other.send_many([[body], [body]])
-            for _ in range(1 if name == "recv_many" else 2):
+            await other.send_many([[body]] * count)
+            for _ in range(1 if name == "recv_many" else count):
                 await receive(one)
         await asyncio.sleep(0)
         assert sys.getrefcount(body) == before

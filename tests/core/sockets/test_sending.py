@@ -287,3 +287,10 @@ async def test_a_publisher_says_what_it_drops_and_nothing_else(context: core.Con
     assert [record.name for record in caplog.records] == ["core.socket"]
     await publisher.send(b"y")
     assert [await subscriber.recv(), await subscriber.recv()] == [b"x" * 100, b"y"]
+
+
+async def test_what_waits_goes_to_a_new_endpoint_before_anything_listens_there(context: core.Context) -> None:
+    push = context.socket(core.PUSH, linger=0, sndhwm=2)
+    waits = [push.send(b"%d" % number) for number in range(3)]
+    push.connect("tcp://127.0.0.1:1")
+    assert [each.done() for each in waits] == [True, True, False]

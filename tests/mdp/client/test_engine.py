@@ -14,6 +14,7 @@ from mdp.session.connection import Connection
 from mdp.shards.front import Front
 from mdp.wire.commands import CLIENT_FINAL_03, CLIENT_HEARTBEAT_03, CLIENT_PROGRESS_03
 from mdp.wire.progress import Progress, encode_progress
+from tests.scenes.builds import replaces_names
 from tests.scenes.mdp_scripted_broker import StandIn, number
 from tests.scenes.waiting import eventually
 
@@ -148,6 +149,7 @@ async def test_the_log_says_when_a_client_is_connected_again(stand_in: StandIn, 
     assert [(words[0], words[2].partition(", ")[2]) for words in said] == [("client: connected again", f"to {stand_in.endpoint}")]
 
 
+@replaces_names
 async def test_a_client_ends_when_its_connections_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in a context that is not its own, which stays open."""
     waited: list[Connection] = []

@@ -15,6 +15,7 @@ from core.zmtp.scan import Batch
 from mdp.wire.commands import WORKER_DISCONNECT_03, WORKER_HEARTBEAT_03, WORKER_READY_03, worker_disconnect, worker_ping, worker_recall
 from mdp.worker.handler import ReplyTooLarge
 from mdp.worker.registration import LINGER_MS, WorkerRegistration
+from tests.scenes.builds import replaces_names
 from tests.scenes.mdp_messages import read
 from tests.scenes.mdp_worker_sessions import session, token, work
 from tests.scenes.virtual_loop import in_virtual_time
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from mdp.request import Request
+
+pytestmark = replaces_names
 
 HEARTBEAT_S, LIVENESS = 2.0, 3
 

@@ -124,6 +124,14 @@ async def test_a_send_knows_how_many_messages_it_no_longer_has() -> None:
     assert waits.messages == []
 
 
+async def test_a_send_of_which_messages_are_dropped_twice_still_knows_its_place() -> None:
+    first, second, third = [b"1"], [b"2"], [b"3"]
+    waits = PendingSend([first, second, third], asyncio.get_running_loop(), 4, None)
+    waits.keep([first, third])
+    waits.keep([first])
+    assert waits.taken() == 1
+
+
 async def test_the_messages_of_a_send_that_has_ended_are_kept_nowhere() -> None:
     body = bytes(1000)
     before = sys.getrefcount(body)
