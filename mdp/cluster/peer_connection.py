@@ -7,13 +7,16 @@ sent later.
 from __future__ import annotations
 
 import asyncio
+import logging
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import core
+from core.daemon.logs import RateLimitedLog
 from core.machine.liveness import Stalls
 from core.rpc.connect_times import with_connect_times
 from core.runtime import supervision
+from core.sockets.monitor import TROUBLES
 from mdp.wire.commands import CLIENT_ERROR_03, CLIENT_FINAL_03, CLIENT_REQUEST_03, HEAD_BYTES
 from mdp.wire.lending import LENDING_SERVICE
 
@@ -28,6 +31,7 @@ MISSED_MAX: Final = 3
 ASK_SOON_S: Final = 0.05
 # First byte of the ids of queries; ids of requests stay below 2**63.
 _QUERY: Final = b"\xff"
+log = logging.getLogger(__name__)
 
 
 class PeerListener(Protocol):
@@ -78,6 +82,9 @@ class PeerConnection:
         self._stalls = Stalls(state_s / 2, state_s)
         self._number = 0
         self._up = False
+        self._lines = RateLimitedLog(log)
+        self._away_since = inf  # when the first attempt failed since the peer was heard
+        self._warned = False
         self._closed: list[core.Socket] = []
         self._socket = self._connect()
 
@@ -107,6 +114,7 @@ class PeerConnection:
         # No high-water mark: the capacity of the peer limits the number of messages.
         socket = self._context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "tell_limits": 1, **with_connect_times(self._options)})
         socket.set_receiver(self._received, on_peer=self._changed)
+        socket.on_event(lambda event: self._note_trouble(event.reason), TROUBLES)
         socket.connect(self.endpoint)
         return socket
 
@@ -118,6 +126,14 @@ class PeerConnection:
         self._socket.set_receiver(None)
         self._socket.close(linger=0)
         self._closed = [*self._closed[-8:], self._socket]
+
+    def _note_trouble(self, reason: str) -> None:
+        """Log why the peer is not heard, after as long as makes it lost, and then once a minute."""
+        now = self._loop.time()
+        self._away_since = min(self._away_since, now)
+        if reason and now - self._away_since >= MISSED_MAX * self._state_s:
+            self._warned = True
+            self._lines.warning("unreachable", "no workers of the peer at %s, and it is tried again: %s", self.endpoint, reason)
 
     def _changed(self, _: bytes, joined: bool) -> None:
         self._up = joined
@@ -136,7 +152,10 @@ class PeerConnection:
             return
         for head, *body in batch:
             if head == CLIENT_FINAL_03 + self._id or head == CLIENT_ERROR_03 + self._id:  # otherwise it is late
-                self._missed = 0
+                self._missed, self._away_since = 0, inf
+                if self._warned:
+                    self._warned = False
+                    log.info("the peer at %s answers", self.endpoint)
                 self._listener.on_offer(self.endpoint, body)
 
     @property
@@ -153,6 +172,7 @@ class PeerConnection:
         self._stalls.called(self._due_at, now)
         if self._missed >= MISSED_MAX and now >= self._stalls.excused(self._lost_at, self._state_s):
             self._drop()
+            self._note_trouble("it is connected and does not answer")
             self._listener.on_peer_lost(self.endpoint)  # first, in case the next connection cannot be made
             self._socket = self._connect()
             self._missed = 0

@@ -13,6 +13,7 @@ import pytest
 import core
 import mdp
 from mdp.wire.lending import LENDING_SERVICE
+from tests.scenes.hanging_names import hanging
 from tests.scenes.waiting import eventually
 from tests.sim.virtual_time import VirtualTime, run
 
@@ -51,6 +52,29 @@ async def test_a_service_only_a_peer_has_is_served(context: core.Context) -> Non
         assert await client.request("echo", b"hello", wait=True) == [b"B", b"hello"]
         assert await client.mmi("service", "echo") == "200"
         assert borrower.lending_counters["answered"] == 1
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_a_peer_that_cannot_be_reached_is_in_the_log_with_the_reason(
+    context: core.Context, tmp_path: Path, caplog: pytest.LogCaptureFixture, named: bool
+) -> None:
+    """Also where its name is not resolved; and when it answers."""
+    caplog.set_level("INFO", "mdp.cluster")
+    with hanging() as names:
+        async with mdp.Broker(context=context) as lender:
+            port = lender.bind(TCP).rpartition(":")[2]
+            endpoint = f"tcp://slow.test:{port}" if named else f"ipc://{tmp_path}/s"
+            options = {"connect_timeout": 20, "reconnect_ivl": 5}
+            async with mdp.LendingBroker([endpoint], context=context, state_ms=20, peer_options=options):
+                why = "its name is not resolved" if named else "No such file"
+                await eventually(lambda: f"no workers of the peer at {endpoint}, and it is tried again: " in caplog.text)
+                assert why in caplog.text
+                if named:
+                    names.may_answer.set()
+                else:
+                    lender.bind(endpoint)
+                await eventually(lambda: f"the peer at {endpoint} answers" in caplog.text)
+    assert caplog.text.count("no workers of the peer at") == 1
 
 
 async def test_workers_here_go_first_and_peers_take_what_they_cannot(context: core.Context) -> None:
