@@ -225,8 +225,8 @@ def _far(broker: mdp.Broker) -> bool:
 async def test_a_drain_ends_with_a_request_whose_time_is_over() -> None:
     async with serving() as scene:
         client = scene.peer()
-        await client.request(1, deadline_ms=30)
-        await eventually(lambda: scene.broker.stats["queued"])
+        await client.request(1, deadline_ms=200)
+        await scene.until("accepted")
         assert await scene.broker.drain(3600.0)
         assert isinstance(await client.told(), Failure)
 
