@@ -142,6 +142,8 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
         "core/sockets/results/futures.py expire add_done_callback",
         "core/sockets/sending.py _send_later add_done_callback",
         "core/sockets/results/futures.py expire call_later",
+        "mdp/testing/virtual_time.py _Pool ThreadPoolExecutor",
+        "mdp/testing/virtual_time.py submit add_done_callback",
         "mdp/testing/virtual_time.py run_in_executor add_done_callback",
         "mdp/testing/virtual_time.py run_in_executor run_in_executor",
         "mdp/worker/runners.py _start_runner add_done_callback",

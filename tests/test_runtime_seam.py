@@ -77,6 +77,7 @@ PAST: dict[str, tuple[str, ...]] = {
         "core/security/key_files.py os.stat",
     ),
     VIRTUAL: (
+        "mdp/testing/virtual_time.py concurrent.futures.ThreadPoolExecutor",
         "mdp/testing/virtual_time.py queue.SimpleQueue",
         "mdp/testing/virtual_time.py random.Random",
     ),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 import selectors
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
@@ -23,7 +24,7 @@ from core.runtime.runtime import SYSTEM, Runtime, scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from concurrent.futures import Executor
+    from concurrent.futures import Executor, Future
 
 __all__ = ["LIMIT_S", "VirtualLoop", "VirtualTimeout", "run"]
 
@@ -131,6 +132,20 @@ class _Jobs(SimpleQueue[Any]):
         return item
 
 
+class _Pool(ThreadPoolExecutor):
+    """Threads whose work virtual time waits for."""
+
+    def __init__(self, threads: int, name: str, loop: VirtualLoop) -> None:
+        super().__init__(threads, name)
+        self._loop = loop
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future = super().submit(fn, *args, **kwargs)
+        self._loop.began()
+        future.add_done_callback(lambda _: self._loop.ended())
+        return future
+
+
 class _VirtualRuntime(Runtime):
     """The system with the virtual clock, and randomness from a seed."""
 
@@ -146,6 +161,9 @@ class _VirtualRuntime(Runtime):
 
     def chance(self, seed: int | None = None) -> random.Random:
         return random.Random(self._random.getrandbits(64) if seed is None else seed)
+
+    def pool(self, threads: int, name: str) -> ThreadPoolExecutor:
+        return _Pool(threads, name, self._loop)
 
     def queue(self) -> SimpleQueue[Any]:
         return _Jobs(self._loop)

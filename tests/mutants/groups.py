@@ -322,27 +322,13 @@ MIRROR = (
     "tests/titanic/test_paired_store.py",
 )
 SERVED = (
-    "tests/titanic/store/test_store.py",
+    "tests/titanic/store/test_service_*.py",
     "tests/titanic/store/test_crossing_ends.py",
-    "tests/titanic/store/test_refused_closes.py",
-    "tests/titanic/store/test_service.py",
-    "tests/titanic/store/test_faults.py",
-    "tests/titanic/store/test_status.py",
-    "tests/titanic/store/test_maintenance_steps.py",
-    "tests/titanic/store/test_headers.py",
     "tests/titanic/store/test_delivery_queue_faults.py",
-    "tests/titanic/store/test_service_edges.py",
-    "tests/titanic/store/test_service_attempts.py",
-    "tests/titanic/store/test_service_deliveries.py",
-    "tests/titanic/store/test_other_stores.py",
-    "tests/titanic/store/test_store_edges.py",
+    "tests/titanic/store/test_status.py",
     "tests/titanic/access/test_access.py",
     "tests/titanic/access/test_verbs.py",
-    "tests/titanic/access/test_user_share.py",
-    "tests/titanic/access/test_request_alone.py",
     "tests/titanic/test_too_large.py",
-    "tests/titanic/test_absent_store.py",
-    "tests/titanic/test_injected_faults.py",
 )
 SHARDS = ("tests/mdp/shards/test_*.py",)
 CLIENTS = ("tests/mdp/client/test_*.py", "tests/mdp/shards/test_changing_shards.py")

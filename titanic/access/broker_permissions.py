@@ -111,7 +111,7 @@ def _verdict_of(reply: list[bytes] | None, error: mdp.RequestError | None) -> tu
     """Return (verdict, reason why it is UNKNOWN)."""
     if reply is None:
         return Verdict.UNKNOWN, str(error)
-    code = reply[0]
+    code = reply[0] if reply else b""
     if code == b"200":
         return Verdict.YES, ""
     if code == b"404":

@@ -246,7 +246,6 @@ class Service:
             await failed
         finally:
             failed.cancel()
-            await asyncio.gather(failed, return_exceptions=True)
 
     def figures(self) -> dict[str, dict[str, float]]:
         """Return counters and gauges by name; see `StoreStatus.figures`."""
@@ -345,7 +344,7 @@ class Service:
             self._clock.cancel()
 
     def _probed(self, service: bytes, asked: asyncio.Future[list[bytes]]) -> None:
-        self._note_probe(service, asked.exception() is None and asked.result()[0] == b"200")
+        self._note_probe(service, asked.exception() is None and asked.result()[:1] == [b"200"])
 
     def _note_probe(self, service: bytes, available: bool, _: Exception | None = None) -> None:
         """Note the answer of a probe; a service whose probe failed is probed again."""
@@ -357,8 +356,7 @@ class Service:
         if not self._is_wanted(entry):
             return
         if entry.expires_ms and entry.expires_ms <= self.store.now_ms():
-            self.delivery.remove(uuid)
-            self.store.dead_letter(entry, "EXPIRED")
+            self._end(entry, "EXPIRED")
         elif entry.owner:
             self._permissions.ask(Question(b"call", entry.owner, entry.service), self._permitted, entry)
         else:
@@ -383,8 +381,7 @@ class Service:
         if verdict is Verdict.YES:
             self._send_body(entry)
         elif verdict is Verdict.NO:
-            self.delivery.remove(entry.uuid)
-            self.store.dead_letter(entry, refusal(entry.owner, entry.service))
+            self._end(entry, refusal(entry.owner, entry.service))
         else:
             self.delivery.failed(entry.uuid, self._loop.time(), attempts=entry.attempts, absent=True)
             self._pump_soon()
@@ -399,8 +396,7 @@ class Service:
         if not self._is_wanted(entry):
             return
         if body is None:
-            self.delivery.remove(entry.uuid)
-            self.store.dead_letter(entry, "DAMAGED")
+            self._end(entry, "DAMAGED")
         else:
             self._send_frames(entry, body, headers)
 
@@ -447,9 +443,13 @@ class Service:
         if not at_once and not (most and entry.attempts >= most):
             return False
         log.warning("request %s is given up: %s", entry.uuid.hex().upper(), reason)
-        self.delivery.remove(entry.uuid)
-        self.store.dead_letter(entry, f"DEAD_LETTER after {entry.attempts} attempts: {reason}"[:1000])
+        self._end(entry, f"DEAD_LETTER after {entry.attempts} attempts: {reason}"[:1000])
         return True
+
+    def _end(self, entry: Entry, reason: str) -> None:
+        """Dead-letter a request; if its DEAD is refused, the store writes it again."""
+        self.delivery.remove(entry.uuid)
+        self.store.dead_letter(entry, reason)
 
     def _end_dispatch(self) -> None:
         self._stopping = self._closed = True

@@ -51,6 +51,33 @@ def test_time_stands_still_while_a_plain_function_runs_and_none_is_lost() -> Non
     mdp.testing.run(main())
 
 
+def test_time_stands_still_while_a_pool_works() -> None:
+    """As the reader of a journal does."""
+
+    async def main() -> None:
+        pool = runtime.current().pool(1, "works")
+        done = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            time.sleep(0.05)
+            loop.call_soon_threadsafe(done.set)
+
+        for _ in range(2):
+            pool.submit(work)
+            await asyncio.sleep(60)
+            assert done.is_set()
+            done.clear()
+        pool.shutdown()
+        with pytest.raises(RuntimeError):
+            pool.submit(work)
+        await asyncio.sleep(60)
+
+    real = time.monotonic()
+    mdp.testing.run(main())
+    assert time.monotonic() - real < 60, "it slept"
+
+
 def test_time_goes_on_after_a_thread_has_taken_several_jobs_at_once() -> None:
     """As the writer of a journal does."""
 

@@ -75,7 +75,9 @@ async def test_all_that_ask_the_same_share_one_question() -> None:
     assert scene.told[2:] == [("other", NO)]
 
 
-@pytest.mark.parametrize(("reply", "reason"), [([b"403"], "see_users"), ([b"501"], "older than this store"), ([b"", b"200"], "older than")])
+@pytest.mark.parametrize(
+    ("reply", "reason"), [([b"403"], "see_users"), ([b"501"], "older than this store"), ([b"", b"200"], "older than"), ([], "older than")]
+)
 async def test_a_broker_that_does_not_say_is_asked_each_time(reply: list[bytes], reason: str, caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     for number in (1, 2):
