@@ -162,12 +162,14 @@ async def test_encoded_messages_are_refused_on_another_thread(context: core.Cont
         except core.WrongOwner:
             refused.append(True)
 
+    one.send_octets(b"", [b"\0\1w"])  # it waits for the end of this iteration: what came from elsewhere would follow it
+    one.send_octets(b"", [b"\0\1w"])
     thread = threading.Thread(target=send)
     thread.start()
-    await asyncio.to_thread(thread.join)
+    thread.join()
     assert refused
     one.send_octets(b"", [b"\0\1y"])
-    assert await other.recv() == b"y"
+    assert [await other.recv() for _ in range(3)] == [b"w", b"w", b"y"]
 
 
 @pytest.mark.parametrize("verb", VERBS)
