@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from core.blocking.shadows import Shadowable
 from core.blocking.shared_loop import LOOP
-from core.blocking.socket import Socket
+from core.blocking.socket import InnerSocket, Socket
 from core.errors import EFAULT, ContextTerminated, WrongOwner
 from core.options import SocketDefaults, declares
 from core.runtime import runtime
@@ -35,6 +35,10 @@ _S = TypeVar("_S", bound=Socket)
 # Attributes of a blocking context itself, and those of the asynchronous context inside that are shown; the rest are options.
 _OWN: Final = frozenset(("closed", "parent"))
 _INNER: Final = frozenset(("authenticator", "exclusive_ipc", "io_threads", "max_sockets", "random", "security", "warnings"))
+
+
+class _InnerContext(AsynchronousContext):
+    _socket_class = InnerSocket
 
 
 class Context(Shadowable, SharedInstance, SocketDefaults):
@@ -82,7 +86,7 @@ class Context(Shadowable, SharedInstance, SocketDefaults):
             self._inner = io_threads._inner
         else:
             self._changed = runtime.current().condition()
-            self._inner = AsynchronousContext(io_threads, **options)
+            self._inner = _InnerContext(io_threads, **options)
             LOOP.acquire()
         self.closed = False
         tell_of_forks(self)

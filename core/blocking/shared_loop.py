@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import inspect
 import os
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from core.errors import ContextTerminated
 from core.runtime.loop_thread import LoopThread
+from core.sockets.results.pending import Pending, PendingReceive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +26,39 @@ async def _awaited(call: Callable[..., Any], *arguments: Any, **options: Any) ->
     return await result if inspect.isawaitable(result) else result
 
 
+class _Receive:
+    """A receive on the loop for a thread; until the thread has the message, it can be put back."""
+
+    def __init__(self) -> None:
+        self.has_result = False  # set by the thread
+        self._pending: PendingReceive | None = None
+
+    async def run(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        found = call(*arguments, **options)
+        if not isinstance(found, PendingReceive):
+            return await found
+        self._pending = found
+        if not found.done():
+            over = asyncio.Event()
+            found.add_done_callback(lambda _: over.set())
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                found.cancel()
+                raise
+        return Pending.result(found)  # which does not take it, as its own `result` does
+
+    def settle(self) -> bool:
+        """Take the message if the thread has it; return whether it has."""
+        if self.has_result and self._pending is not None:
+            self._pending.result()
+        return self.has_result
+
+    def put_back(self) -> None:
+        if self._pending is not None:
+            self._pending.cancel()
+
+
 class SharedLoop:
     """A loop thread that is started when it is needed and ended with its last user.
 
@@ -34,6 +70,7 @@ class SharedLoop:
         self._users = 0
         self._pid = 0
         self._thread: LoopThread | None = None
+        self._receives: list[_Receive] = []  # of which the loop does not know yet that their threads have the message
 
     def acquire(self) -> None:
         """Count a user, and start the thread for the first; a forked child starts its own."""
@@ -55,6 +92,36 @@ class SharedLoop:
     def run(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Call a function on the loop and return its result, awaited if needed; Ctrl-C cancels it."""
         return self._running().run(_awaited(call, *arguments, **options))
+
+    def receive(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Run a receive on the loop and return its message; an error raised in this thread meanwhile loses none.
+
+        It may come from a signal handler at any time, also when the message is on its way to this thread.
+        """
+        receive = _Receive()
+        done = self._running().start(self._receive(receive, call, *arguments, **options))
+        try:
+            result = done.result()
+            receive.has_result = True
+        except BaseException:
+            done.cancel()
+            self.soon(partial(self._put_back, receive))
+            raise
+        return result
+
+    async def _receive(self, receive: _Receive, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        self._settle()
+        self._receives.append(receive)
+        return await receive.run(call, *arguments, **options)
+
+    def _put_back(self, receive: _Receive) -> None:
+        self._settle()  # a message that its thread has must not be exchanged for this one
+        receive.put_back()
+        if receive in self._receives:
+            self._receives.remove(receive)
+
+    def _settle(self) -> None:
+        self._receives = [receive for receive in self._receives if not receive.settle()]
 
     def start(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Call a function on the loop; any thread can wait for the future of its result."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, Self,
 from core.address import endpoint_text
 from core.blocking.shadows import Shadowable
 from core.blocking.shared_loop import LOOP
-from core.constants import POLLIN, SocketType
+from core.constants import NOBLOCK, POLLIN, SocketType
 from core.errors import ContextTerminated, SocketClosed, WrongOwner
 from core.options import OptionValues, UpperCase, declares
 from core.sockets.endpoints import EndpointScope
@@ -23,12 +23,44 @@ if TYPE_CHECKING:
     from core.frame import Frame
     from core.option_table import OptionValue
     from core.options import SocketSettings
+    from core.sockets.results.futures import Awaitable
     from core.zmtp.frames import Message
 
 __all__ = ["Socket"]
 
 # Set as an attribute, these are calls.
 _CALLS: Final = frozenset(("subscribe", "unsubscribe"))
+
+
+class InnerSocket(AsynchronousSocket):
+    """The socket on the loop: a message that it has for a thread can be put back until the thread has it."""
+
+    __slots__ = ()
+
+    def recv_multipart(self, flags: int = 0, copy: object = True, track: object = False) -> Awaitable[Any]:
+        """Receive one message."""
+        if not copy:
+            return self._receive_framed(lambda message: message, flags)
+        return self._untaken(None, flags) if self._is_there(flags) else super().recv_multipart(flags)
+
+    def receive_as(self, shape: Callable[[Message], Any], flags: int, single: bool) -> Awaitable[Any]:
+        """Receive a message, or its next frame, converted."""
+        return self._untaken(shape, flags, single=single) if self._is_there(flags) else super().receive_as(shape, flags, single)
+
+    def _receive_framed(self, shape: Callable[[Message], Any], flags: int, *, single: bool = False) -> Awaitable[Any]:
+        if self._is_there(flags):
+            return self._untaken(shape, flags, single=single, framed=True)
+        return super()._receive_framed(shape, flags, single=single)
+
+    def _is_there(self, flags: int) -> bool:
+        """Return whether a receive that may wait gets a message at once, which would be taken from the socket then."""
+        waits = not flags & NOBLOCK and self.options.rcvtimeo != 0 and self._receiver is None
+        return waits and not self._receivers and (bool(self._rests) or self.pattern.readable())
+
+    def _untaken(self, shape: Callable[[Message], Any] | None, flags: int, *, single: bool = False, framed: bool = False) -> Awaitable[Any]:
+        pending = self._receive_later(shape, flags, single=single, framed=framed)
+        self._serve_receivers()
+        return pending
 
 
 class SocketsContext(Protocol):
@@ -98,8 +130,9 @@ class Socket(Shadowable, OptionValues, UpperCase):
     def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
         if self.context.parent:
             raise WrongOwner(msg=f"this socket is of process {self.context.parent}, which was forked; make one in the child")
+        run = LOOP.receive if name.startswith("rec") else LOOP.run
         try:
-            return LOOP.run(getattr(self._inner, name), *arguments, **options)
+            return run(getattr(self._inner, name), *arguments, **options)
         except ContextTerminated:
             if self.closed:
                 raise SocketClosed from None

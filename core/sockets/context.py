@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, Unpack, cast
 
 from core.constants import HWM, SUB, SUBSCRIBE, ContextOption, SocketType
 from core.daemon.logs import RateLimitedLog
@@ -72,6 +72,8 @@ class Context(SharedInstance, SocketDefaults):
         warnings: rate-limited log of faults that peers cause.
         random: the context's source of randomness.
     """
+
+    _socket_class: ClassVar[type[Socket]] = Socket
 
     def __init__(
         self,
@@ -185,7 +187,7 @@ class Context(SharedInstance, SocketDefaults):
             raise ZMQError(EINVAL, f"no socket type {socket_type!r}") from None
         if len(self._sockets) >= self.max_sockets:
             raise ZMQError(errno.EMFILE, f"the context has {len(self._sockets)} open sockets, its limit max_sockets")
-        socket = Socket(self, kind, {**self._defaults, **cast("dict[str, OptionValue | str]", options)})
+        socket = self._socket_class(self, kind, {**self._defaults, **cast("dict[str, OptionValue | str]", options)})
         if self._topic is not None and kind == SUB:
             socket.subscribe(self._topic)
         self._sockets[socket] = None
