@@ -38,14 +38,11 @@ class _Receive:
         if not isinstance(found, PendingReceive):
             return await found
         self._pending = found
-        if not found.done():
-            over = asyncio.Event()
-            found.add_done_callback(lambda _: over.set())
-            try:
-                await over.wait()
-            except asyncio.CancelledError:
-                found.cancel()
-                raise
+        try:
+            await asyncio.wait([asyncio.ensure_future(found)])  # which does not cancel it
+        except asyncio.CancelledError:
+            found.cancel()
+            raise
         return Pending.result(found)  # which does not take it, as its own `result` does
 
     def settle(self) -> bool:

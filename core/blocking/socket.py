@@ -33,7 +33,7 @@ _CALLS: Final = frozenset(("subscribe", "unsubscribe"))
 
 
 class InnerSocket(AsynchronousSocket):
-    """The socket on the loop: a message that it has for a thread can be put back until the thread has it."""
+    """Socket on the loop; a message for a thread can be put back until the thread has it."""
 
     __slots__ = ()
 

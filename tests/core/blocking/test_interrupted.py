@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Alarm(Exception):
-    """What the handler raises."""
+    """Raised by the handler."""
 
 
 class Interrupted:
