@@ -470,7 +470,7 @@ def to_the_end(close: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Cor
 
     @wraps(close)
     async def run(*arguments: P.args, **named: P.kwargs) -> None:
-        task = begin(partial(close, *arguments, **named), close.__qualname__)
+        task = begin(partial(close, *arguments, **named), "core close")
         cancelled: asyncio.CancelledError | None = None
         while not task.done():
             try:
