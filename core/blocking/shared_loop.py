@@ -140,7 +140,7 @@ class SharedLoop:
     def _running(self) -> LoopThread:
         with self._lock:
             if self._thread is None or self._pid != os.getpid():
-                self._pid, self._users = os.getpid(), 0
+                self._pid, self._users, self._receives = os.getpid(), 0, []
                 self._thread = LoopThread("core blocking sockets", ContextTerminated)
             return self._thread
 
