@@ -8,7 +8,7 @@ import inspect
 import os
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from core.errors import ContextTerminated
 from core.runtime.loop_thread import LoopThread
@@ -39,7 +39,7 @@ class _Receive:
             return await found
         self._pending = found
         try:
-            await asyncio.wait([asyncio.ensure_future(found)])  # which does not cancel it
+            await asyncio.wait([cast("asyncio.Future[Any]", found)])  # which does not cancel it
         except asyncio.CancelledError:
             found.cancel()
             raise
