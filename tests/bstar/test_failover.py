@@ -8,7 +8,7 @@ import pytest
 import bstar
 import core
 from bstar.machine.ballot import Ballot
-from tests.scenes.bstar_sockets import PATIENT, QUICK_MS, Scene, until, vote_until_it_serves
+from tests.scenes.bstar_sockets import CALM_MS, PATIENT, QUICK_MS, Scene, until, vote_until_it_serves
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,7 +142,7 @@ async def test_client_that_has_seen_the_higher_ballot_refuses_the_lower() -> Non
 @pytest.mark.parametrize("witness", [False, True])
 async def test_clients_of_a_pair_that_lost_its_ballots_come_back(witness: bool) -> None:
     """BST-45: no server is active under their ballot; the server says so when peer or witness confirms it."""
-    async with Scene(heartbeat_ms=QUICK_MS, witness=witness) as scene, scene.client() as client:
+    async with Scene(heartbeat_ms=CALM_MS, witness=witness) as scene, scene.client() as client:
         await client.request(b"1")
         await scene.settle()
         client._running().highest.accept(Ballot(100_000, 1))
