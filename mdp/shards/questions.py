@@ -65,7 +65,7 @@ class Question:
                 connection.send([message])
 
     def expire(self) -> None:
-        """Answer without the shards that are silent; one that executes a retry is not, however long it takes."""
+        """Answer without the shards that are silent, but wait on for one that executes a retry."""
         self._is_late = True
         self._look_missing()
 
