@@ -19,7 +19,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from core.daemon.logs import RateLimit
 from core.daemon.metrics import SERIES_MAX, Family, Histogram
-from core.net.listener import files_max
+from core.net.listener import ACCEPTS_PER_ITERATION, SPARE_FILES_PART, files_max
 from core.net.names.lookups import addresses_now
 from core.net.names.zones import host_of
 from core.runtime import supervision
@@ -109,9 +109,6 @@ class Server:
         self._names = {name.lower().rstrip(".") for name in ("localhost", socket.gethostname(), *names)}
         self._page = page  # to serve
         self.limits = limits  # of HTTP clients
-        # A page leaves the files that the daemon may open to its work: connections are an eighth of them at most.
-        share = files_max() // 8
-        self._connections_max = limits.connections_max if share < 0 else min(limits.connections_max, max(1, share))
         self.connections: dict[_HttpConnection, None] = {}  # oldest first
         self._streams: set[asyncio.Task[Any]] = set()
         self.streaming: set[web.RequestHandler] = set()  # handlers of live pages, which have no time limit
@@ -145,7 +142,11 @@ class Server:
         loop = asyncio.get_running_loop()
         # The loop's own lookup has no limit, and would hold up the end of the program.
         places = await asyncio.to_thread(addresses_now, host, port, socket.AF_UNSPEC)
-        self._server = await loop.create_server(self._accept, [host_of(one[4]) for one in places], port, backlog=self._connections_max)
+        hosts = [host_of(one[4]) for one in places]
+        self._server = await loop.create_server(self._accept, hosts, port, backlog=ACCEPTS_PER_ITERATION)
+        for listening in self._server.sockets:
+            with listening.dup() as sock:
+                sock.listen(self.limits.connections_max)  # asyncio takes one number for accepts per iteration and for the kernel's queue
         found: int = self._server.sockets[0].getsockname()[1]
         return found
 
@@ -161,7 +162,9 @@ class Server:
     def _accept(self) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None
-        if len(self.connections) >= self._connections_max:
+        # A quarter of the files that the daemon's sockets leave to its work, at most; negative where there is no limit of open files.
+        share = files_max() // SPARE_FILES_PART // 4
+        if len(self.connections) >= (self.limits.connections_max if share < 0 else min(self.limits.connections_max, max(1, share))):
             self.dropped["connections_max"] += 1
             # Silent connections must not block those that send requests: a probe sends its request at once.
             silent = next((connection for connection in self.connections if connection.silent), None)

@@ -41,7 +41,8 @@ def printable(text: str) -> str:
     """Return the text with control characters escaped; spaces and letters of any script stay."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+    # A codec would be imported here, and a process without a file to open could not log that.
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def set_up(log_format: LogFormat, level: str) -> None:

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from core.address import source_of
 from core.constants import Event
+from core.errors import HandshakeError
 from core.net.acceptor import Acceptor
 from core.net.os_sockets import Listening, descriptor
 from core.net.session import Session
 from core.runtime import runtime
 from core.runtime.supervision import Restart
 from core.security.handshake_budget import HandshakeBudget
+from core.zmtp.greeting import Generation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +34,10 @@ log = logging.getLogger(__name__)
 # One per iteration: a flood of connections must not delay those that are open (W8). With more, asyncio without file descriptors sets
 # a timer per attempt, and each timer repeats all of them (P5).
 ACCEPTS_PER_ITERATION: Final = 1
+# Connections leave this part of the files that the process may open to its other work, such as a store or a ballot.
+SPARE_FILES_PART: Final = 8
+# A newcomer may need the place of a connection whose handshake takes longer, when there are no more files.
+SLOW_HANDSHAKE_S: Final = 1.0
 # Without file descriptors accepting fails every second; this limits the log lines.
 TELL_AGAIN_S: Final = 60.0
 # A socket file may be removed, or bound over, while its socket listens, and the system says nothing. A look costs a microsecond.
@@ -55,7 +61,8 @@ class Listener:
         self._server: asyncio.AbstractServer | Acceptor | None = None
         self._starting: asyncio.Task[None] | None = None
         self._begun = False  # the loop owns the listening socket and closes it
-        self._pending: Counter[str] = Counter()  # unfinished handshakes by address
+        self._handshakes: dict[AcceptedSession, float] = {}  # unfinished, and when they began; oldest first
+        self._pending: Counter[str] = Counter()  # their number by address
         self._budget: HandshakeBudget[AcceptedSession] = HandshakeBudget(options.max_key_agreements, options.max_key_agreements_per_ip)
         self._supervisor = owner.context.supervisor
         self._permit_clock = self._supervisor.timer("core handshake clock", self._permit)
@@ -108,31 +115,39 @@ class Listener:
             if found != self._file:
                 self._accept_failed(OSError(EADDRINUSE, "another file has taken its path; bind again, or restart"))
 
-    def accepted(self, number: int) -> None:
-        """Note the descriptor of a connection; when it is the last one, uvloop accepts and closes others without a word."""
-        if not isinstance(self._server, Acceptor) and number == files_max() - 1:
-            self._tell(os.strerror(EMFILE))
-
     def _tell(self, reason: str) -> None:
         now = asyncio.get_running_loop().time()
         if self._told_at is None or now - self._told_at >= TELL_AGAIN_S:
             self._told_at = now
             log.warning("new connections cannot be accepted", extra={"endpoint": self.endpoint, "reason": reason})
 
-    def admit(self, session: Session, address: str) -> bool:
-        """Count a new connection, unless that passes a limit (ZMTP-75, W7, W8)."""
-        options = self.options
+    def admit(self, session: AcceptedSession, address: str, number: int) -> bool:
+        """Count a new connection of a descriptor, unless that passes a limit (ZMTP-75, W7, W8)."""
+        options, now = self.options, asyncio.get_running_loop().time()
+        files = files_max()
+        spare = 0 <= files <= number + files // SPARE_FILES_PART
         within = (
             len(self.sessions) < options.max_connections
-            and self._pending.total() < options.max_pending_handshakes
+            and len(self._handshakes) < options.max_pending_handshakes
             and (not address or self._pending[address] < options.max_pending_handshakes_per_ip)
         )
-        if self._closed or not within:
+        if self._closed or spare or not within:
             self._owner.counters.refused_connections += 1
+            if spare:
+                self._accept_failed(OSError(EMFILE, os.strerror(EMFILE)))
+                self._free_file(now)
             return False
         self.sessions[session] = None
+        self._handshakes[session] = now
         self._pending[address] += 1
         return True
+
+    def _free_file(self, now: float) -> None:
+        """Disconnect the oldest peer that is silent or slow in its handshake: the newcomer tries again."""
+        for session, began in self._handshakes.items():
+            if session.is_silent or now - began >= SLOW_HANDSHAKE_S:
+                session.make_way()
+                return
 
     def queue(self, session: AcceptedSession, address: str, work: int) -> None:
         """Queue a step of a handshake until its key agreements may be computed (C3)."""
@@ -155,6 +170,7 @@ class Listener:
         self._budget.withdraw(session, address)
         if not self._budget.waiting:
             self._permit_clock.cancel()
+        del self._handshakes[session]
         self._pending[address] -= 1
         if not self._pending[address]:
             del self._pending[address]
@@ -227,16 +243,26 @@ class AcceptedSession(Session):
         transport = cast("asyncio.Transport", transport)  # uvloop's are none of its children
         peer = transport.get_extra_info("peername")
         address = str(peer[0]) if isinstance(peer, tuple) else ""
-        self._listener.accepted(descriptor(transport))
+        number = descriptor(transport)
         self._counted_as = source_of(address)
-        self._counted = self._listener.admit(self, self._counted_as)
+        self._counted = self._listener.admit(self, self._counted_as, number)
         if not self._counted:
             transport.abort()
             return
-        self.owner.emit(Event.ACCEPTED, descriptor(transport), self.endpoint, peer=address)
+        self.owner.emit(Event.ACCEPTED, number, self.endpoint, peer=address)
         super().connection_made(transport)
         if self.connection is not None:
             self.connection.gated = True
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the peer has not said which version it speaks."""
+        return self.connection is not None and self.connection.generation is Generation.UNKNOWN
+
+    def make_way(self) -> None:
+        """Disconnect, before the handshake is complete, for the sake of others."""
+        self._handshake_done()
+        self.refuse(HandshakeError("handshake not complete when no more files could be opened"))
 
     def queue_key_agreements(self, number: int) -> bool:
         if self._counted:

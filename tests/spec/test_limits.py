@@ -189,3 +189,52 @@ def test_p5_pyzmq_1642_without_descriptors_peers_are_served_and_newcomers_later(
     refused = [f"{endpoint} EMFILE" for endpoint in ("tcp://127.0.0.1:*", "ipc://*", "ipc://in-this-folder")]
     assert done.stdout.splitlines() == ["Too many open files", *refused, "served", "at rest", "recovered", told], done.stderr
     assert "Traceback" not in done.stderr
+
+
+CROWDED = """
+import asyncio, os, resource, socket, sys
+
+import core
+
+
+async def main():
+    async with core.Context() as context:
+        router, dealer = context.socket(core.ROUTER, linger=0), context.socket(core.DEALER, linger=0)
+        router.bind("tcp://127.0.0.1:*")
+        dealer.connect(router.last_endpoint)
+        refused = asyncio.Event()
+        router.on_event(lambda event: refused.set(), core.EVENT_ACCEPT_FAILED)
+
+        async def echo(asking):
+            await asking.send(b"x")
+            await router.send_multipart(await router.recv_multipart())
+            return await asking.recv()
+
+        await echo(dealer)
+        host, _, port = router.last_endpoint.removeprefix("tcp://").rpartition(":")
+        crowd = [socket.socket() for _ in range(60)]
+        files = len(os.listdir("/proc/self/fd")) + 40
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        for member in crowd:
+            member.setblocking(False)
+            member.connect_ex((host, int(port)))
+        await refused.wait()
+        work = [os.open(os.devnull, os.O_RDONLY) for _ in range(files // 8 - 4)]
+        await echo(dealer)
+        print("works")
+        for file in work:
+            os.close(file)
+        newcomer = context.socket(core.DEALER, linger=0)
+        newcomer.connect(router.last_endpoint)
+        await echo(newcomer)
+        print("served, and silent ones disconnected" if router.counters.handshakes_failed else "served")
+
+
+core.run(main(), uvloop=sys.argv[1] == "uvloop")
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_p5_connections_leave_an_eighth_of_the_files_and_silent_ones_make_way_for_newcomers(loop: str) -> None:
+    done = subprocess.run([sys.executable, "-c", CROWDED, loop], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["works", "served, and silent ones disconnected"], done.stderr

@@ -130,11 +130,11 @@ async def test_the_live_page_gets_pictures_one_after_the_other() -> None:
         assert seen == sorted(set(seen))
 
 
-@pytest.mark.parametrize(("most", "files"), [(4, -1), (64, 32)])
+@pytest.mark.parametrize(("most", "files"), [(4, -1), (64, 128)])
 async def test_w8_connections_over_the_limit_are_closed_and_the_others_served(
     monkeypatch: pytest.MonkeyPatch, most: int, files: int
 ) -> None:
-    """The limit is an eighth of the files that the daemon may open, where that is less."""
+    """The limit is one for each 32 files that the daemon may open, where that is less."""
     monkeypatch.setattr("core.daemon.http_server.files_max", lambda: files)
     async with served(a_page(), connections_max=most) as url:
         port = int(url.rpartition(":")[2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import sys
 
 import pytest
@@ -77,3 +78,25 @@ def test_an_exception_is_part_of_its_line(formatter: logging.Formatter) -> None:
 
 def test_no_exception_no_field() -> None:
     assert "error" not in TextFormatter().format(record("fine", exc_info=(None, None, None)))
+
+
+WITHOUT_FILES = """
+import logging, resource, sys
+from core.daemon.logs import set_up
+
+set_up(sys.argv[1], "info")
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+try:
+    open("/dev/null")
+except OSError as error:
+    logging.exception("two\\nlines", extra={"reason": error})
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of open files")
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_line_is_logged_without_a_file_to_open(log_format: str) -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_FILES, log_format], capture_output=True, text=True, check=False)
+    (line,) = done.stderr.splitlines()
+    assert "two\\nlines" in line
+    assert "Too many open files" in line

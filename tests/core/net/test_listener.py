@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import gc
 import os
+import resource
 import socket
 import sys
 import warnings
@@ -85,10 +87,10 @@ class Door:
         self.gone.append(session)
         self.owner._endpoints.sessions.pop(session, None)  # as the socket would
 
-    def comes(self, address: str | None) -> tuple[AcceptedSession, HeldTransport]:
+    def comes(self, address: str | None, sock: socket.socket | None = None) -> tuple[AcceptedSession, HeldTransport]:
         """Let a peer connect."""
         session = AcceptedSession(cast("Any", self.owner), self.listener)
-        transport = HeldTransport(None, (("127.0.0.1", 5), (address, 7) if address else ""))
+        transport = HeldTransport(sock, (("127.0.0.1", 5), (address, 7) if address else ""))
         transport.set_protocol(cast("Any", session))
         session.connection_made(transport)
         return session, transport
@@ -155,6 +157,32 @@ async def test_w7_handshakes_that_are_not_complete_are_limited_in_all_and_by_add
 async def test_peers_without_an_address_share_no_limit_of_one() -> None:
     async with door(max_pending_handshakes=3, max_pending_handshakes_per_ip=1) as made:
         assert made.admitted(None, None, None, None) == [True, True, True, False]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a descriptor of this number is made as on Linux")
+@in_virtual_time
+async def test_p5_the_oldest_that_is_silent_or_slow_in_its_handshake_makes_way_for_a_file() -> None:
+    """The newcomer is refused and tries again; peers whose handshake is complete, or has just begun, stay."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with door() as made:
+        with socket.socket() as low, socket.socket(fileno=fcntl.fcntl(low, fcntl.F_DUPFD, files - files // 8)) as spare:
+
+            def refused() -> list[bool]:
+                assert made.comes("10.0.0.2", spare)[1].end == "aborted"
+                return [transport.is_closing() for _, transport in (known, greeted, *silent)]
+
+            known, greeted, *silent = (made.comes("10.0.0.1") for _ in range(4))
+            known[0].data_received(FULL_SHAKE)
+            greeted[0].data_received(GREETING_NULL)
+            assert refused() == [False, False, True, False]
+            assert refused() == [False, False, True, True]
+            assert refused() == [False, False, True, True]
+            await asyncio.sleep(1)
+            assert refused() == [False, True, True, True]
+        assert len(made.listener._handshakes) == 0
+        failed = [event for event in made.watch.events if event.event == core.EVENT_ACCEPT_FAILED]
+        assert [(event.value, event.reason) for event in failed] == [(errno.EMFILE, "Too many open files")] * 4
+        assert (made.owner.counters.refused_connections, made.owner.counters.handshakes_failed) == (4, 3)
 
 
 @in_virtual_time
@@ -322,7 +350,7 @@ async def test_c3_key_agreements_are_allowed_one_after_the_other() -> None:
 
         asking = [Asking(cast("Any", made.owner), made.listener) for _ in range(12)]
         for session in asking:
-            made.listener.admit(session, "10.0.0.1")
+            made.listener.admit(session, "10.0.0.1", -1)
             made.listener.queue(session, "10.0.0.1", 2)
         await asyncio.sleep(10)
         assert permitted == [*[0.0] * 6, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2]
