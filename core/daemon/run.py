@@ -29,6 +29,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from errno import EACCES, EMFILE, ENFILE
 from typing import TYPE_CHECKING, Any, Final
@@ -189,6 +190,7 @@ class Daemon:
         self._shortage_at: float | None = None  # time of the last line about missing memory
         self._untold = 0
         self.supervisor = supervision.Supervisor()
+        self.supervisor.ran_out = self._end_at_once
         self._manager = ServiceManager(os.environ)
         self._parent = Parent.found_in(os.environ)  # None unless this is one of several processes
         self._still_alive = self.supervisor.timer("daemon watchdog", self._ping)
@@ -282,6 +284,13 @@ class Daemon:
         if self._body is not None and not self._body.done():
             self._drain_is_over = True
             self._body.cancel()
+
+    def _end_at_once(self, name: str) -> None:
+        """End as if killed: records may be half changed, and an orderly end would send or store them."""
+        with suppress(MemoryError):
+            log.critical("out of memory; give the daemon more, or lower its limits", extra={"what": name})
+            logging.shutdown()
+        os._exit(RequestFailed.exit_code)
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log and count an error that a callback of the loop has raised; the daemon goes on."""

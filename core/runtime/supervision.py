@@ -98,6 +98,7 @@ class Supervisor:
         self._records: dict[str, _Record] = {}
         self._rate = LogRate(LOG_EVERY_S, NAMES_MAX)
         self._lock = self.runtime.lock()
+        self.ran_out: Callable[[str], object] = lambda name: None  # in any thread: no memory in the middle of a change
 
     # ---- starting
 
@@ -267,6 +268,8 @@ class Supervisor:
 
     def _fault(self, record: _Record, error: Exception, failed: Failed = None) -> None:
         """Count and log a fault, and call the owner; an error in that call is one more fault."""
+        if isinstance(error, MemoryError):
+            self.ran_out(record.name)
         now = self._now()
         with self._lock:
             record.faults += 1

@@ -323,21 +323,25 @@ class SocketBase(Receiving):
     def received(self, pipe: Pipe, batch: Batch, octets: int) -> None:
         """See `SocketPort`. Hot path of every receive."""
         receiver = self._receiver
-        if receiver is None:
-            _queue(self, pipe, batch.messages(), octets)
-        elif not self._plain:
-            messages = self.pattern.deliver(pipe, batch.messages())
-            if not messages:
-                self._dispatch_pending()
-            elif not self.pattern.as_queued:
-                self.inbound.push(pipe, messages)  # REQ, REP: `recv` changes the message
-                self._hand_over_queued()
+        try:
+            if receiver is None:
+                _queue(self, pipe, batch.messages(), octets)
+            elif not self._plain:
+                messages = self.pattern.deliver(pipe, batch.messages())
+                if not messages:
+                    self._dispatch_pending()
+                elif not self.pattern.as_queued:
+                    self.inbound.push(pipe, messages)  # REQ, REP: `recv` changes the message
+                    self._hand_over_queued()
+                else:
+                    _hand_over(self, receiver, Batch.of([], messages))
+            elif len(batch.ends) + len(batch.made) == 1:  # as `len(batch)`, a call less
+                receiver(batch)  # the answer to one message leaves at once
             else:
-                _hand_over(self, receiver, Batch.of([], messages))
-        elif len(batch.ends) + len(batch.made) == 1:  # as `len(batch)`, a call less
-            receiver(batch)  # the answer to one message leaves at once
-        else:
-            _hand_over(self, receiver, batch)
+                _hand_over(self, receiver, batch)
+        except MemoryError:  # what came is read already: it is the program's records that may be changed by half
+            self.context.supervisor.ran_out("core receiver")
+            raise
 
     def _dispatch_pending(self) -> None:
         """Deliver what the pattern may have queued by itself."""

@@ -18,6 +18,9 @@ from core.errors import AddressInUse, ZMQError
 from tests.scenes.fault_injection import Saboteur
 from tests.scenes.hanging_names import hanging
 
+ENDS = ["when-told", "at-once", "never", "blocked", "in-use", "failed", "bind", "page", "no-memory", "no-memory-at-all"]
+ENDS += [f"no-memory-for-{what}" for what in ("timer", "receiver", "thread")]
+
 
 def _eat() -> None:
     raise MemoryError
@@ -32,6 +35,25 @@ async def _resolve(what: str) -> None:
                 return
         async with core.Context() as context:
             context.socket(core.PULL).bind("tcp://slow.test:*")
+
+
+async def _run_out(daemon: Daemon, ends: str) -> None:
+    """Have no memory in the middle of some change."""
+    if ends == "no-memory-for-timer":
+        daemon.supervisor.timer("idle timer", _eat).after(0)
+    elif ends == "no-memory-for-thread":
+        daemon.supervisor.thread("idle thread", _eat)
+    async with core.Context() as context:
+        puller, pusher = context.socket(core.PULL), context.socket(core.PUSH)
+        puller.bind("tcp://127.0.0.1:*")
+        pusher.connect(puller.last_endpoint)
+        if ends == "no-memory-for-receiver":
+            puller.set_receiver(lambda messages: _eat())
+        try:
+            await pusher.send(b"x")
+            await daemon.until_stopped()
+        finally:
+            logging.getLogger("idle").warning("an orderly end")
 
 
 @click.group(
@@ -53,7 +75,7 @@ def main() -> None:
 @click.option("--secret", hide_input=True)
 @click.option(
     "--ends",
-    type=click.Choice(["when-told", "at-once", "never", "blocked", "in-use", "failed", "no-memory", "no-memory-at-all", "bind", "page"]),
+    type=click.Choice(ENDS),
     default="when-told",
 )
 @click.option("--fault", "faults", multiple=True, help="What is to fail once.")
@@ -89,6 +111,8 @@ def serve(
             asyncio.get_running_loop().call_soon(daemon.stop)
         if ends == "no-memory-at-all":
             _eat()
+        if ends.startswith("no-memory-for-"):
+            await _run_out(daemon, ends)
         await daemon.until_stopped()
         if ends == "never":
             await asyncio.Event().wait()

@@ -95,6 +95,16 @@ def test_p4_no_memory_for_the_loop_itself_is_one_line_and_the_end(start: Start) 
     assert "Traceback" not in stderr
 
 
+@pytest.mark.parametrize("where", ["timer", "receiver", "thread"])
+def test_p4_no_memory_in_the_middle_of_a_change_ends_the_daemon_as_if_killed(start: Start, where: str) -> None:
+    process = start("--ends", f"no-memory-for-{where}")
+    stderr = text_of(process)
+    assert process.returncode == 1
+    assert "out of memory; give the daemon more, or lower its limits" in stderr.splitlines()[-1]
+    assert "an orderly end" not in stderr  # what is half changed is neither sent nor stored
+    assert "Traceback" not in stderr
+
+
 def test_other_errors_are_not_hidden(start: Start) -> None:
     process = start("--ends", "failed")
     stderr = text_of(process)
