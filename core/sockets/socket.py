@@ -300,7 +300,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
     # -- end
 
     def check_open(self) -> None:
-        if self.closed or self.context.parent:
+        if self._ended or self.context.parent:
             self._refuse()
 
     def _check_owner(self) -> None:

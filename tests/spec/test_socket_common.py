@@ -350,12 +350,16 @@ async def test_sock_15_a_peer_that_does_not_read_is_disconnected_when_linger_is_
 
 async def test_sock_16_after_the_context_every_call_fails_with_eterm(make: Make, context: core.Context) -> None:
     dealer = make(core.DEALER, bind=TCP)
-    waiting = [asyncio.ensure_future(dealer.recv()), asyncio.ensure_future(dealer.send(b"x"))]
+    poller = core.Poller()
+    poller.register(dealer, core.POLLIN)
+    waiting = [asyncio.ensure_future(call) for call in (dealer.recv(), dealer.send(b"x"), dealer.poll(), poller.poll())]
+    await asyncio.sleep(0)  # the polls begin
     context.term()
     for pending in waiting:
         with pytest.raises(core.ContextTerminated):
-            await pending
-    for call in (dealer.recv, lambda: dealer.send(b"x"), dealer.recv_many, lambda: dealer.send_many([[b"x"]])):
+            await asyncio.wait_for(pending, 100)
+    calls = (dealer.recv, lambda: dealer.send(b"x"), dealer.recv_many, lambda: dealer.send_many([[b"x"]]), dealer.poll)
+    for call in (*calls, lambda: dealer.bind(TCP), lambda: dealer.setsockopt(core.LINGER, 0), lambda: dealer.linger):
         with pytest.raises(core.ContextTerminated):
             call()
     with pytest.raises(core.ContextTerminated):
