@@ -127,17 +127,16 @@ class Broker(Service):
         self._apply(self.machine.tick(self._loop.time()))
 
     async def _stop(self) -> None:
-        for connection in self._connections.values():
+        ending = [*self._closing, *self._connections.values()]
+        self._connections.clear()  # nothing is sent to a closed one while workers leave
+        for connection in ending:
             connection.close()
         try:
             await supervision.cancel_all(self._readers)
-            for connection in [*self._closing, *self._connections.values()]:
+            for connection in ending:
                 await connection.wait_closed()
         finally:
-            self._connections.clear()
-            for socket, _ in self._sockets:
-                socket.set_receiver(None)  # no more events: the end of a connection would need sockets that are closed
-            if self._publishing is not None:  # last, because connections that end change the state
+            if self._publishing is not None:  # last, because workers that leave change the state
                 self._publishing.cancel()
 
     # --- what a program calls -------------------------------------------------------------------------------------------------
@@ -179,7 +178,7 @@ class Broker(Service):
         """
         name = peer.encode()
         where = Endpoints(*endpoints) if endpoints else cloud_endpoints(peer, self._directory)
-        effects = self.machine.add_peer(name, self._loop.time())
+        self.machine.add_peer(name)
         try:
             self._connections[name] = PeerConnection(
                 self._context,
@@ -196,7 +195,6 @@ class Broker(Service):
         except core.ZMQError:
             self.machine.remove_peer(name, self._loop.time())
             raise
-        self._apply(effects)
 
     def remove_peer(self, peer: str) -> None:
         """Remove a peer while the broker runs; its tasks go elsewhere, and tasks it sent are still answered. Raises UnknownPeer."""

@@ -65,8 +65,6 @@ class PeerConnection:
 
     def close(self) -> None:
         """Close both sockets; no callback is called afterwards."""
-        self._cloud.set_receiver(None)
-        self._state.set_receiver(None)
         self._cloud.close(linger=0)
         self._state.close(linger=0)
 

@@ -234,12 +234,11 @@ class TaskRouter:
 
     # --- peers --------------------------------------------------------------------------------------------------------------
 
-    def add_peer(self, peer: bytes, now: float) -> list[Effect]:
-        """Add a peer (BEY-15); raises as `PeerRouter.add`."""
+    def add_peer(self, peer: bytes) -> None:
+        """Add a peer, which has no capacity yet (BEY-15); raises as `PeerRouter.add`."""
         self.router.add(peer)
         self._lent[peer] = {}
         self._unanswered[peer] = OrderedDict()
-        return self._serve(now)
 
     def remove_peer(self, peer: bytes, now: float) -> list[Effect]:
         """Remove a peer; its tasks go elsewhere. Raises UnknownPeer."""

@@ -123,7 +123,6 @@ class PeerConnection:
         self._up = False
         if self._socket.closed:
             return  # closed before, when no other one could be made
-        self._socket.set_receiver(None)
         self._socket.close(linger=0)
         self._closed = [*self._closed[-8:], self._socket]
 

@@ -26,9 +26,9 @@ def test_the_endpoints_of_a_broker_in_a_directory(directory: str, endpoint: str)
     assert endpoint_of("DC1", "localfe", directory) == endpoint
 
 
-@pytest.mark.parametrize(("state_ms", "probed_ms", "closed_ms"), [(1000, 1000, 3000), (20, 20, 60), (1, 1, 3)])
+@pytest.mark.parametrize(("state_ms", "probed_ms", "closed_ms"), [(1000, 1000, 3000), (20, 20, 60), (0.3, 1, 1)])
 async def test_silent_connections_of_peers_are_probed_as_states_are_due(
-    scene: Scene, state_ms: int, probed_ms: int, closed_ms: int
+    scene: Scene, state_ms: float, probed_ms: int, closed_ms: int
 ) -> None:
     one = await scene.broker("DC1", state_ms=state_ms)
     options = one._cloudfe.options

@@ -52,7 +52,7 @@ class Mesh:
         self.held[name] = {}
         for peer in NAMES:
             if peer != name:
-                self.do(name, one.add_peer(peer, self.now))
+                one.add_peer(peer)
         for worker in (b"1", b"2"):
             self.do(name, one.worker([worker, b"", READY], self.now))
 

@@ -230,7 +230,7 @@ def test_a_removed_peer_leaves_its_tasks_to_others() -> None:
     with pytest.raises(UnknownPeer):
         scene.one.remove_peer(b"DC2", 0.0)
     with pytest.raises(DuplicateName):
-        scene.one.add_peer(b"DC1", 0.0)
+        scene.one.add_peer(b"DC1")
 
 
 def test_not_more_is_lent_to_a_peer_than_a_limit_whatever_it_claims() -> None:
@@ -320,7 +320,7 @@ class World:
         self.at_peers: dict[bytes, list[list[bytes]]] = {peer: [] for peer in PEERS}
         self.up: set[bytes] = set()
         for peer in PEERS:
-            self.do(self.one.add_peer(peer, 0.0))
+            self.one.add_peer(peer)
 
     def do(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -411,7 +411,7 @@ FRAMES = st.lists(st.sampled_from([b"", b"\x01", b"\x02", b"READY", b"c", b"w", 
 def test_no_message_can_hurt(messages: list[tuple[str, list[bytes]]]) -> None:
     """Nothing a peer, client or worker sends raises."""
     one = TaskRouter(b"DC1")
-    one.add_peer(b"DC2", 0.0)
+    one.add_peer(b"DC2")
     one.peer_joined(b"DC2", 0.0)
     for number, (kind, frames) in enumerate(messages):
         now = number / 10

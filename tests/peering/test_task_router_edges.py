@@ -77,7 +77,7 @@ def test_peer_07_the_next_tick_is_that_of_what_comes_first() -> None:
     slow.tick(0.0)
     assert slow.deadline(0.0) == pytest.approx(0.3)  # heartbeats to workers
     late = TaskRouter(b"DC1", RouterLimits(heartbeat_ms=10**6, state_ms=1000, ttl_ms=2000))
-    late.add_peer(b"DC2", 0.0)
+    late.add_peer(b"DC2")
     late.peer_joined(b"DC2", 0.0)
     late.tick(2.5)
     late.peer_state(b"DC2", [b"DC2", b"1"], 0.0)
@@ -152,7 +152,7 @@ def test_each_late_reply_counts_once() -> None:
 
 def test_numbers_of_added_addresses_begin_again_after_the_last() -> None:
     one = TaskRouter(b"DC1", first_number=2**64 - 2)
-    one.add_peer(b"DC2", 0.0)
+    one.add_peer(b"DC2")
     one.peer_joined(b"DC2", 0.0)
     one.peer_state(b"DC2", [b"DC2", b"3"], 0.0)
     added = []
@@ -198,7 +198,7 @@ def test_a_task_that_waits_ends_with_its_client() -> None:
 def test_no_tick_is_due_for_a_task_whose_client_is_gone() -> None:
     one = TaskRouter(b"DC1", RouterLimits(heartbeat_ms=10**6, state_ms=60_000, ttl_ms=2000))
     one.tick(0.0)
-    one.add_peer(b"DC2", 0.0)
+    one.add_peer(b"DC2")
     one.peer_joined(b"DC2", 0.0)
     one.peer_state(b"DC2", [b"DC2", b"1"], 0.0)
     one.task(LOCAL, [b"c", b"", b"x"], 0.0)

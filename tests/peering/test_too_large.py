@@ -41,7 +41,7 @@ async def test_the_largest_is_answered_by_a_worker_of_a_peer(scene: Scene) -> No
     assert two.counters["worker_gone"] == 0
 
 
-async def test_a_task_a_worker_does_not_take_costs_no_worker(scene: Scene) -> None:
+async def test_a_task_a_worker_does_not_take_costs_no_worker(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     (one,) = await scene.mesh("DC1")
     async with scene.context.socket(core.REQ, linger=0, max_parts=10) as worker, scene.client(one) as client:
         worker.connect(one.localbe)
@@ -50,6 +50,7 @@ async def test_a_task_a_worker_does_not_take_costs_no_worker(scene: Scene) -> No
         await client.send_multipart([b"x"] * 50)
         await eventually(lambda: one.counters["task_too_large"] == 1)
         assert (one.machine.workers.idle, one.machine.open, one.counters["worker_gone"]) == (1, 0, 0)
+        assert "task dropped: frames of a message: 53, the peer takes 10" in caplog.text
         async with scene.client(one) as other:
             asking = asyncio.create_task(ask(other, b"y"))
             frames = await worker.recv_multipart()

@@ -20,7 +20,7 @@ class Scene:
         self.now = 0.0
         self.one = TaskRouter(b"DC1", RouterLimits(**limits), first_number=6)
         for peer in peers:
-            self.one.add_peer(peer, 0.0)
+            self.one.add_peer(peer)
             self.one.peer_joined(peer, 0.0)
         for number in range(workers):
             self.one.worker([b"w%d" % number, READY], 0.0)
