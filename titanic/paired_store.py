@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import core
 import mdp
 from bstar.errors import BinaryStarError, NotActive
-from bstar.machine.ballot import NO_BALLOT
 from bstar.net.boot_clock import boot_clock
 from core.daemon.metrics import Family, MetricsPage, Snapshot
 from core.runtime import supervision
@@ -34,7 +33,7 @@ from titanic.mirror.peer_query import ask_peer
 from titanic.mirror.replica_directory import lineage_at
 from titanic.mirror.replica_link import TIMEOUT_S, MirrorLine, MirrorTerms
 from titanic.mirror.replica_server import NO_LEASE, Mirror
-from titanic.mirror.succession import Answer, Role, led_mark, role_of
+from titanic.mirror.succession import Answer, Lineage, Role, led_mark, role_of
 from titanic.store.index.limits import Limits
 from titanic.store.service import Service, ServiceOptions
 from titanic.store.store import Store
@@ -43,12 +42,12 @@ from titanic.wire import tsp
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from bstar.machine.ballot import Ballot
     from bstar.pair import Pair
     from core.security.credentials import Secured
     from titanic.journal.disk import Disk, HeldDisk
     from titanic.journal.group_commit import JournalOptions
     from titanic.journal.ownership import Mark
-    from titanic.mirror.succession import Lineage
 
 log = logging.getLogger("titanic")
 
@@ -152,13 +151,13 @@ class PairedTitanic:
         self._mirror_context = context or core.Context(security=options.security)
         self._progress = progress
         self._on_serving = on_serving
-        self._lineage: Lineage
+        self._lineage = Lineage()  # of the directory, once it was read
         self._logged: set[tuple[str, Lineage]] = set()  # since it served last
-        self._term = NO_BALLOT  # ballot under which this half is, or was last, active
+        self._term: Ballot  # under which this half is, or was last, active
         self._changed = asyncio.Event()
         self._works: list[asyncio.Future[None]] = []
         self._lease = NO_LEASE  # of this half as the mirror
-        self._again = False  # the role could not be handed over: start the service again
+        self._again: bool  # the role could not be handed over: start the service again
         self._heartbeat_s = pair.machine.settings.heartbeat_s
         pair.on_serving(self._changed.set)
         pair.on_passive(self._changed.set)
@@ -366,8 +365,7 @@ class PairedTitanic:
             try:
                 await asyncio.wait([change, *opening], timeout=self._heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                change.cancel()
-                await asyncio.gather(change, return_exceptions=True)
+                await supervision.cancel_all([change])
             if service.opening.done():
                 service.opening.result()
             if service.store.wounded is not None:
