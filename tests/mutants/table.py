@@ -295,12 +295,15 @@ TABLE: dict[str, tuple[str, ...]] = {
     "titanic/tickets.py": ("tests/titanic/test_tickets.py",),
     "titanic/journal/recovery.py": JOURNAL,
     "titanic/journal/record_reader.py": ("tests/titanic/journal/test_record_reader.py",),
+    "titanic/paired_store.py": ("tests/titanic/test_paired_store*.py",),
     "titanic/mirror/mirrored_disk.py": MIRROR,
     "titanic/mirror/replica_directory.py": MIRROR,
     "titanic/mirror/replica_link.py": MIRROR,
     "titanic/mirror/replica_server.py": MIRROR,
     "titanic/store/store.py": STORED,
     "titanic/store/service.py": SERVED,
+    "titanic/store/status.py": ("tests/titanic/store/test_status.py", "tests/titanic/store/test_store_status.py"),
+    "titanic/store/deferred_worker.py": ("tests/titanic/store/test_deferred_worker.py",),
     "titanic/store/maintenance.py": (
         "tests/titanic/store/test_maintenance*.py",
         "tests/titanic/store/test_emptied_segments.py",
@@ -370,6 +373,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "mdp/worker/worker.py": (
         "tests/mdp/app/test_middleware.py",
         "tests/mdp/batch/test_handler.py",
+        "tests/mdp/worker/replies/test_kept_replies.py",
         "tests/mdp/worker/test_worker_parts.py",
         *REGISTRATIONS,
     ),

@@ -15,6 +15,7 @@ import mdp
 from mdp.worker.handler import service
 from mdp.worker.worker import Worker, WorkerOptions
 from tests.scenes.mdp_handlers import NO_LISTENER, echo
+from tests.scenes.mdp_scripted_broker import StandIn
 from tests.scenes.virtual_loop import in_virtual_time
 from tests.scenes.waiting import eventually
 
@@ -432,3 +433,26 @@ async def test_a_handler_that_runs_for_too_long_is_why_a_worker_is_stuck(endpoin
         gate.open.set()
         assert await slow == [b"slow"]
         assert worker.stuck == ""
+
+
+async def test_the_end_of_a_worker_is_that_of_its_connections(endpoint: str, broker: Broker) -> None:
+    """Its last words have left."""
+    async with core.Context() as context:
+        async with Worker(endpoint, "echo", handler=echo, context=context) as worker:
+            await eventually(lambda: worker.connected)
+        assert not context._closing
+        await eventually(lambda: not broker.stats["workers"])
+
+
+async def test_a_worker_with_several_connections_keeps_one_at_a_broker_that_gives_several_requests() -> None:
+    """An older broker was replaced; to the new one the others are workers of which nothing is known here."""
+    async with StandIn(protocol=b"404") as old, Worker(old.endpoint, "echo", handler=echo, connections=3, reconnect_ms=20) as worker:
+        endpoint = old.endpoint
+        await eventually(lambda: len(worker._registrations) == 3 and all(one.registered for one in worker._registrations))
+        await old.close()
+        async with mdp.Broker() as broker:
+            broker.bind(endpoint)
+            await eventually(lambda: len(worker._registrations) == 1 and worker.connected)
+            await eventually(lambda: broker.stats["workers"] == 1)
+            async with mdp.Client(endpoint) as client:
+                assert await client.request("echo", b"x") == [b"x"]

@@ -22,6 +22,8 @@ from tests.scenes.mdp_scripted_broker import StandIn, give, token
 from tests.scenes.waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mdp.request import Request
 
 KEYED = encode_options({"key": b"order-17"})
@@ -378,3 +380,22 @@ async def test_the_key_of_a_handler_that_was_cancelled_as_stuck_is_free_again() 
         _, frames = await broker.next()
         assert frames[0].endswith(token(2))
         assert frames[-1] == b"done"
+
+
+@pytest.mark.parametrize("ended", [worker_cancel, worker_recall], ids=["cancelled", "recalled"])
+async def test_the_next_request_of_a_key_is_executed_when_the_first_leaves_before_it_was_begun(
+    ended: Callable[[bytes], list[bytes]],
+) -> None:
+    slow = Slow()
+    async with StandIn() as broker, mdp.Worker(broker.endpoint, "echo", handler=slow, concurrency=1, drain_s=0) as worker:
+        peer = await ready(broker)
+        give(broker, peer, 1, b"running")
+        await eventually(lambda: slow.begun)
+        for number in (2, 3):
+            give(broker, peer, number, b"a", options=KEYED)
+        await eventually(lambda: worker.session_counters.joined)
+        broker.send(peer, *ended(token(2)))
+        assert token(2) in (await broker.next())[1][0]
+        slow.gate.set()
+        assert [(await broker.next())[1][0][-8:] for _ in range(2)] == [token(1), token(3)]
+        assert slow.begun == [b"running", b"a"]
