@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
 from bstar.errors import ClientClosed, MalformedMessage
-from bstar.machine.requester import Limits, Renew, Requester, ServerRequest
+from bstar.machine.requester import Limits, Renew, Requester, Send, ServerRequest
 from bstar.machine.wire import decode_reply_header, encode_request_header
 from core.address import endpoints_to_connect
 from core.daemon.logs import RateLimitedLog
@@ -187,20 +187,23 @@ class PairEngine(ClientEngine[Requester]):
             for order in outgoing:
                 if isinstance(order, Renew):
                     self._renew(order.server)
-                    continue
-                socket = self._sockets[order.server]
-                head = [b""] if self._stock else [b"", encode_request_header(order.header)]
-                try:
-                    if socket is not None:
-                        socket.send_multipart([*head, *order.body], core.NOBLOCK)
-                except core.Again:
-                    machine.counters["send_blocked"] += 1  # queue full or connection lost: its timeout sends it again
-                except core.MessageTooLarge as error:
-                    self.notify(machine.refused(order.header.sequence, error, self.clock()))
+                else:
+                    self._send(order)
         if machine.current != self._reported_server:
             self._reported_server = machine.current
             if self._on_switch is not None:
                 supervision.current().call("bstar client callback", self._on_switch, SERVERS[machine.current])
+
+    def _send(self, order: Send) -> None:
+        machine, socket = self.machine, self._sockets[order.server]
+        head = [b""] if self._stock else [b"", encode_request_header(order.header)]
+        try:
+            if socket is not None:
+                socket.send_multipart([*head, *order.body], core.NOBLOCK)
+        except core.Again:
+            machine.counters["send_blocked"] += 1  # queue full or connection lost: its timeout sends it again
+        except core.MessageTooLarge as error:
+            self.notify(machine.refused(order.header.sequence, error, self.clock()))
 
     def _connect(self) -> None:
         self.machine.begin(self.clock())
@@ -215,9 +218,7 @@ class PairEngine(ClientEngine[Requester]):
         # server waits in its socket, until its timeout closes both.
         socket = self.new_socket(core.DEALER, linger=0, immediate=int(not self._stock))
         self._sockets[server] = socket
-        socket.set_receiver(
-            lambda batch: self._receive(server, batch), on_peer=lambda _, joined: self._on_connection(server, socket, joined)
-        )
+        socket.set_receiver(partial(self._receive, server), on_peer=lambda _, joined: self._on_connection(server, joined))
         if not self._stock:
             socket.on_event(partial(self._note_trouble, server), TROUBLES)
         socket.connect(self._endpoints[server])
@@ -233,11 +234,11 @@ class PairEngine(ClientEngine[Requester]):
             places = [f"{SERVERS[each]} at {self._endpoints[each]}: {why}" for each, why in sorted(self._troubles.items())]
             self._lines.warning("unreachable", "neither server can be reached, and both are tried again: %s", "; ".join(places))
 
-    def _on_connection(self, server: int, socket: core.Socket, joined: bool) -> None:
+    def _on_connection(self, server: int, joined: bool) -> None:
         if joined:
             self._troubles.clear()
             self._away_since = inf
-        if self._sockets[server] is socket and not self.closed:
+        if not self.closed:
             self.updated((self.machine.joined if joined else self.machine.lost)(server, self.clock()))
 
     def _receive(self, server: int, batch: list[list[bytes]]) -> None:
@@ -263,5 +264,5 @@ class PairEngine(ClientEngine[Requester]):
         """Switch from a stock server to the other one, with a new connection."""
         old, self._sockets[server] = self._sockets[server], None
         if old is not None:
-            old.close(linger=0)
+            old.close()
         self._open(1 - server)

@@ -113,7 +113,7 @@ class LendingMachine:
         self._limits_of = limits_of
         self.counters: Counter[str] = Counter()  # of requests that were lent, given back and dropped, by name
         self.router = PeerRouter(name, state_s=state_s, hops_max=hops_max, peers_max=peers_max)
-        # set by `balance` while requests wait for a service of the peers, and no peer is known to have a free worker
+        # set by `balance` while requests wait for a service of the peers, and no peer is known to have a free worker for them
         self.needs_workers = False
         self.warnings: list[str] = []  # for the log, one clause each; the shell removes them
         self._machine = machine
@@ -232,6 +232,7 @@ class LendingMachine:
             lender = self._slots.get((self._endpoint_of_peer[chosen], service.name))
             request = queue.pop() if lender is None else queue.pop(lender.worker.seen)
             if request is None:
+                self.needs_workers = True  # its worker was lost: it is for peers heard from since then (MDP-37)
                 break
             if request.expires <= now:
                 table.expire(request, now)

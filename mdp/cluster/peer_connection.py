@@ -57,6 +57,11 @@ class PeerConnection:
         state_s: seconds between two queries.
     """
 
+    # Of the connection that is up.
+    _due_at: float  # when the next query is due
+    _missed: int  # queries without an answer
+    _lost_at: float  # when an answer to the last of `MISSED_MAX` queries is due
+
     def __init__(
         self,
         context: core.Context,
@@ -75,17 +80,13 @@ class PeerConnection:
         self._options = socket_options
         self._loop = asyncio.get_running_loop()
         self._clock = supervision.current().timer("mdp lending clock", self._ask)
-        self._due_at = 0.0
-        self._asked_at = 0.0
-        self._missed = 0
-        self._lost_at = inf  # when an answer to the last of `MISSED_MAX` queries is due
         self._stalls = Stalls(state_s / 2, state_s)
         self._number = 0
+        self._asked_at = inf  # when the last query was sent
         self._up = False
         self._lines = RateLimitedLog(log)
         self._away_since = inf  # when the first attempt failed since the peer was heard
         self._warned = False
-        self._closed: list[core.Socket] = []
         self._socket = self._connect()
 
     @property
@@ -107,12 +108,11 @@ class PeerConnection:
         """Close the connection; no more events follow."""
         self._clock.cancel()
         self._drop()
-        for socket in self._closed:
-            await socket.wait_closed()
+        await self._socket.wait_closed()
 
     def _connect(self) -> core.Socket:
         # No high-water mark: the capacity of the peer limits the number of messages.
-        socket = self._context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "tell_limits": 1, **with_connect_times(self._options)})
+        socket = self._context.socket(core.DEALER, **{"sndhwm": 0, "tell_limits": 1, **with_connect_times(self._options), "linger": 0})
         socket.set_receiver(self._received, on_peer=self._changed)
         socket.on_event(lambda event: self._note_trouble(event.reason), TROUBLES)
         socket.connect(self.endpoint)
@@ -121,10 +121,7 @@ class PeerConnection:
     def _drop(self) -> None:
         # The clock is left as it is: within its own call a cancelled clock would not try again after a fault.
         self._up = False
-        if self._socket.closed:
-            return  # closed before, when no other one could be made
-        self._socket.close(linger=0)
-        self._closed = [*self._closed[-8:], self._socket]
+        self._socket.close()  # does nothing if it is closed, because no other one could be made
 
     def _note_trouble(self, reason: str) -> None:
         """Log why the peer is not heard, after as long as makes it lost, and then once a minute."""
@@ -136,20 +133,20 @@ class PeerConnection:
 
     def _changed(self, _: bytes, joined: bool) -> None:
         self._up = joined
-        self._missed = 0
         if joined:
+            self._missed = 0
             self._ask_at(self._loop.time())
         else:
             self._clock.cancel()
             self._listener.on_peer_lost(self.endpoint)
 
     def _received(self, batch: list[list[bytes]]) -> None:
-        answers = [frames for frames in batch if frames[0][HEAD_BYTES : HEAD_BYTES + 1] != _QUERY]
+        answers, offers = list[list[bytes]](), list[list[bytes]]()
+        for frames in batch:
+            (offers if frames[0][HEAD_BYTES : HEAD_BYTES + 1] == _QUERY else answers).append(frames)
         if answers:
             self._listener.on_answers(self.endpoint, answers)
-        if len(answers) == len(batch):
-            return
-        for head, *body in batch:
+        for head, *body in offers:
             if head == CLIENT_FINAL_03 + self._id or head == CLIENT_ERROR_03 + self._id:  # otherwise it is late
                 self._missed, self._away_since = 0, inf
                 if self._warned:
@@ -174,9 +171,8 @@ class PeerConnection:
             self._note_trouble("it is connected and does not answer")
             self._listener.on_peer_lost(self.endpoint)  # first, in case the next connection cannot be made
             self._socket = self._connect()
-            self._missed = 0
             return
-        self._number = (self._number + 1) % 2**56
+        self._number += 1
         if self.send([[CLIENT_REQUEST_03 + self._id, LENDING_SERVICE, b"", self._name]]):
             self._listener.on_query_sent(self.endpoint)
         self._missed += 1

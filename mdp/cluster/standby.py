@@ -80,7 +80,7 @@ class StandbyFrontend:
             self._wait_iterations(ITERATIONS_BEFORE_VERDICT)
 
     def peer_changed(self, peer: bytes, joined: bool) -> None:
-        if not joined and (self._held or self._undecided):
+        if not joined:
             self._undecided = [request for request in self._undecided if request.message[0] != peer]
             self._held = deque(request for request in self._held if request.message[0] != peer)
             self._held_bytes = sum(request.size for request in (*self._held, *self._undecided))

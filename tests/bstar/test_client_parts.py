@@ -128,6 +128,41 @@ async def test_a_stock_server_gets_no_header_and_the_other_one_a_connection_of_i
         assert told == ["backup", "primary"]
 
 
+async def test_a_stock_request_goes_on_without_a_time_to_settle(servers: list[Server]) -> None:
+    """The connection to the silent server ends with all that waits for it."""
+
+    async def serve() -> None:
+        while True:
+            name, *request = await servers[1].asked()
+            await servers[1].socket.send_multipart([name, *request])
+
+    async with (
+        core.Context() as context,
+        bstar.Client(NOWHERE, servers[1].endpoint, timeout=0.2, settle=0, stock=True, context=context) as client,
+    ):
+        (first,) = client._engine._open_sockets()
+        serving = asyncio.ensure_future(serve())
+        assert await client.request(b"x") == [b"x"]
+        await first.wait_closed()
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_requests_that_cannot_be_sent_are_counted_once_each(servers: list[Server]) -> None:
+    async with client_of(servers, socket_options={"sndhwm": 1}) as client:
+        await eventually(lambda: client._engine._sockets[0].writable())  # type: ignore[union-attr]
+        replies = [client.request(b"x" * 100_000) for _ in range(100)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        blocked = client.counters["send_blocked"]
+        assert client.counters["sent"] == 100
+        for _ in range(100 - blocked):
+            name, empty, header, _ = await servers[0].asked()
+            await servers[0].socket.send_multipart([name, empty, encode_reply(decode_request_header(header).sequence)])
+        await eventually(lambda: sum(reply.done() for reply in replies) == 100 - blocked)
+        assert 0 < client.counters["send_blocked"] == blocked < 100
+
+
 async def test_a_request_that_cannot_be_sent_is_counted_and_sent_again(servers: list[Server]) -> None:
     async with client_of(servers, timeout=0.05, socket_options={"sndhwm": 1, "rcvhwm": 1}) as client:
         await eventually(lambda: client._engine._sockets[0].writable())  # type: ignore[union-attr]
@@ -146,8 +181,6 @@ async def test_that_neither_server_can_be_reached_is_said_after_a_while(
     async with client_of(servers) as client:
         engine = client._engine
         monkeypatch.setattr(engine, "clock", lambda: now_s)
-        socket = engine._sockets[0]
-        assert socket is not None
 
         def troubled(*troubled: int) -> int:
             for server in troubled:
@@ -156,11 +189,11 @@ async def test_that_neither_server_can_be_reached_is_said_after_a_while(
 
         assert troubled(0, 1) == 0
         now_s += LOG_AFTER_S / 2
-        engine._on_connection(0, socket, True)
+        engine._on_connection(0, True)
         assert troubled(0, 1) == 0
         now_s += LOG_AFTER_S - 0.001
         assert troubled(0, 1) == 0
-        engine._on_connection(0, socket, True)
+        engine._on_connection(0, True)
         assert troubled(0) == 0
         now_s += LOG_AFTER_S
         assert troubled(0) == 0

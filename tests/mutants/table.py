@@ -380,4 +380,11 @@ TABLE: dict[str, tuple[str, ...]] = {
     "core/runtime/supervision.py": ("tests/core/runtime/test_supervision*.py",),
     "peering/broker.py": ("tests/peering/test_broker*.py", "tests/peering/test_mesh.py", "tests/peering/test_too_large.py"),
     "mdp/cluster/lending_broker.py": LENDING,
+    "mdp/cluster/peer_connection.py": ("tests/mdp/cluster/test_peer_connection.py", "tests/mdp/cluster/test_lending_broker*.py"),
+    "mdp/cluster/standby.py": (
+        "tests/mdp/cluster/test_standby.py",
+        "tests/mdp/cluster/test_paired_broker*.py",
+        "tests/mdp/wire/test_failover.py",
+    ),
+    "bstar/witness.py": ("tests/bstar/test_witness*.py",),
 }
