@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import Executor, Future, wait
 from errno import EAGAIN, EINTR, EINVAL
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 LISTEN_S: Final = 5.0  # that a program which listens on a name waits for its address; what it calls blocks its loop
+# A handler of signals may run within the wait that it ends, so it only says so, and takes no lock: the wait looks for it.
+LOOK_S: Final = 0.05
 LOOKUPS_MAX: Final = 64  # at a time; a program connects to fewer names, and a thread takes some tens of KiB
 
 
@@ -62,7 +64,7 @@ class _SharedCalls(Executor):
 
 
 _CALLS: Final = _SharedCalls()
-_WAITS: Final = set[Future[Any]]()  # of `addresses_now`
+_WAITS: Final = set[object]()  # of `addresses_now`
 
 
 async def addresses(host: str, port: int, family: socket.AddressFamily) -> Iterable[tuple[Any, ...]]:
@@ -72,25 +74,25 @@ async def addresses(host: str, port: int, family: socket.AddressFamily) -> Itera
 
 def addresses_now(host: str, port: int, family: socket.AddressFamily) -> Iterable[tuple[Any, ...]]:
     """Do the same for a name to listen on; blocks, for up to `LISTEN_S` or until `end_waits`."""
-    ended: Future[Any] = Future()
-    _WAITS.add(ended)
+    this_wait, left_s = object(), LISTEN_S
+    _WAITS.add(this_wait)
     try:
         lookup: Future[Any] = _CALLS.submit(runtime.current().addresses, host, port, family)
-        wait((lookup, ended), LISTEN_S, FIRST_COMPLETED)
-    finally:
-        _WAITS.discard(ended)
-    if lookup.done():
-        found: Iterable[tuple[Any, ...]] = lookup.result()
-        return found
-    if ended.done():
+        while this_wait in _WAITS and left_s > 0 and not lookup.done():
+            wait((lookup,), min(left_s, LOOK_S))
+            left_s -= LOOK_S
+        if lookup.done():
+            found: Iterable[tuple[Any, ...]] = lookup.result()
+            return found
+        if this_wait in _WAITS:
+            raise OSError(EAGAIN, f"name servers have not answered for {LISTEN_S:g} s")
         raise OSError(EINTR, "ended by a signal")
-    raise OSError(EAGAIN, f"name servers have not answered for {LISTEN_S:g} s")
+    finally:
+        _WAITS.discard(this_wait)
 
 
 def end_waits() -> bool:
     """End all waits of `addresses_now`, from any thread or a handler of signals; return whether there was one."""
-    waits = [*_WAITS]
-    for ended in waits:
-        if not ended.done():
-            ended.set_result(None)
-    return bool(waits)
+    waits = bool(_WAITS)
+    _WAITS.clear()
+    return waits

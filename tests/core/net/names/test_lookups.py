@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import sys
+from errno import EAGAIN, EINTR
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,14 +17,15 @@ import core
 from core.daemon.exit_codes import Unreachable
 from core.daemon.http import serve_page
 from core.daemon.metrics import figures_page
+from core.net.names.lookups import addresses_now, end_waits
 from core.runtime import runtime
 from tests.scenes.fault_injection import sabotaged
 from tests.scenes.hanging_names import Hanging, hanging
 from tests.scenes.waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterable
+    from types import FrameType
 
 PAGE = figures_page("a daemon", "thing", dict, not_ready=str, tables=list)
 MANY = 40  # more than the loop's pool has threads
@@ -115,6 +120,42 @@ async def test_signals_are_handled_while_a_name_to_listen_on_is_resolved() -> No
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert names.told
+
+
+class Interruption:
+    """A handler of signals that is run in front of one line of what a thread executes; `came` when it was."""
+
+    def __init__(self, before_line: int) -> None:
+        self._left = before_line
+        self.came = False
+
+    def trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        self._left -= event == "line"
+        if not self._left and not self.came:
+            self.came = True
+            end_waits()
+        return self.trace
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_wait_for_a_name_to_listen_on_is_ended_by_a_signal_at_any_moment() -> None:
+    """The handler runs in the thread that waits, and within what waits: it takes no lock that this holds."""
+    ends = []
+    before = sys.gettrace()
+    with hanging():
+        for line in count(1):
+            signalled = Interruption(line)
+            sys.settrace(signalled.trace)
+            try:
+                addresses_now("slow.test", 0, socket.AF_INET)
+            except OSError as error:
+                ends.append(error.errno)
+            finally:
+                sys.settrace(before)
+            if not signalled.came:
+                break
+    assert set(ends) == {EINTR, EAGAIN}
+    assert ends[-1] == EAGAIN
 
 
 @pytest.mark.usefixtures("soon")
