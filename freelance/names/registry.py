@@ -55,6 +55,19 @@ class Registry:
             self.counters["refused_full"] += 1
             return Answer([messages.FULL, str(error).encode()], [])
 
+    def lacks(self, body: Sequence[bytes], now: float) -> bool:
+        """Return whether the answer to a request would be that there is no such name, or no further one."""
+        try:
+            request = messages.decode_request(body)
+        except MalformedMessage:
+            return False
+        match request:
+            case messages.Get(environment, name) | messages.Watch(environment, name):
+                return not self.catalog.listing(environment, name, now)
+            case messages.List(environment, after):
+                return not self.catalog.names(environment, after, 1, now)
+        return False
+
     def put(self, key: Key, ttl_ms: int, *, wall_ms: int, now: float) -> bytes:
         """Add an endpoint of our own configuration; return the record for the other servers. Raises as `Catalog.put`."""
         entry = self.catalog.put(key, ttl_ms, wall_ms=wall_ms, now=now)

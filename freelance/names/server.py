@@ -3,7 +3,8 @@
     async with freelance.NameServer("tcp://10.0.0.7:5050", peers=["tcp://10.0.0.8:5050"]) as server:
         await server.serve_forever()
 
-Each server of a pool names all the others as `peers`. Changes are sent to them at once. Every `sync_s` each server compares its digest
+Each server of a pool names all the others as `peers`. Changes are sent to them at once, and are answered when the peers that are in touch
+have them; those are also asked before a name is said to have no endpoint. Every `sync_s` each server compares its digest
 with each peer's and fetches the records if they differ, so a server that was unreachable catches up.
 """
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 UNSENT_MAX: Final = 20_000  # records queued for an unreachable peer; it fetches the rest when it is back
 # A server that has just started and has no records of its peers yet would report that a name does not exist.
 VERBS_AFTER_CATCHING_UP: Final = frozenset({b"GET", b"WATCH", b"LIST"})
+POOL_S: Final = 1.0  # for peers to take a change before it is answered, and to be asked for a name that is not known here
 
 
 class NameServer(Service):
@@ -142,12 +144,16 @@ class NameServer(Service):
     async def _answer(self, body: list[bytes]) -> list[bytes]:
         if body[0] in VERBS_AFTER_CATCHING_UP:
             await self._caught_up.wait()
+            if self._peers and self.registry.lacks(body, self._loop.time()):
+                await asyncio.gather(*(peer.compare() for peer in self._peers if peer.in_touch))
         answer = self.registry.receive(body, wall_ms=wall_ms(), now=self._loop.time())
         self._changed()
         if isinstance(answer, Wait):
             await self._wait(answer)
             return self.registry.listing_reply(answer.where, self._loop.time())
         self._send_records(answer.tell)
+        if answer.tell:
+            await asyncio.gather(*(peer.taken(answer.tell) for peer in self._peers if peer.in_touch))
         return answer.reply
 
     async def _wait(self, wait: Wait) -> None:
@@ -203,7 +209,8 @@ class Peer:
         self._client = Client([endpoint], hedge=None, context=context, socket_options=options)
         self._sync_s = sync_s
         self._asked = False
-        self._unsent: dict[bytes, None] = {}
+        self.in_touch = False  # it has answered last time
+        self._unsent: dict[bytes, asyncio.Future[None]] = {}  # with what is done when it has them
         self._queued = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -224,19 +231,37 @@ class Peer:
         if len(self._unsent) >= UNSENT_MAX:
             self._server.counters["untold_overflow"] += 1
             return
-        self._unsent[record] = None
+        if record not in self._unsent:
+            self._unsent[record] = asyncio.get_running_loop().create_future()
         self._queued.set()
+
+    async def taken(self, records: Sequence[bytes]) -> None:
+        """Return when it has taken queued records, or after `POOL_S`."""
+        unsent = [self._unsent[record] for record in records if record in self._unsent]
+        if unsent and (await asyncio.wait(unsent, timeout=POOL_S))[1]:
+            self.in_touch = False
+
+    async def compare(self) -> None:
+        """Fetch its records if they differ, for up to `POOL_S`."""
+        try:
+            async with asyncio.timeout(POOL_S):
+                await self._fetch()
+        except (NoServer, MalformedMessage, TimeoutError):
+            self.in_touch = False
 
     async def _run(self) -> None:
         while True:
             try:
                 await self._fetch()
+                self.in_touch = True
                 self._compared(True)
                 await self._send_records_until_due()
             except NoServer:
+                self.in_touch = False
                 self._server.counters["peer_away"] += 1
                 self._compared(False)
             except MalformedMessage:
+                self.in_touch = False
                 self._server.counters["peer_malformed"] += 1
                 self._compared(False)
                 await asyncio.sleep(self._sync_s)
@@ -256,7 +281,7 @@ class Peer:
                     if records:
                         await self._ask(b"MERGE", *records)
                     for record in records:
-                        self._unsent.pop(record, None)
+                        self._unsent.pop(record).set_result(None)
                     if not self._unsent:
                         self._queued.clear()
         except NoServer:

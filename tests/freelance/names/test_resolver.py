@@ -157,6 +157,48 @@ async def test_nam_06_a_server_that_was_away_catches_up_before_it_answers(stack:
     await eventually(lambda: one.registry.catalog.state() == two.registry.catalog.state())
 
 
+async def test_nam_06_a_server_asks_its_peers_before_it_says_that_there_is_no_such_name(stack: AsyncExitStack, server: NameServer) -> None:
+    """The other one does not send it the change, and no comparison is due."""
+    other = await stack.enter_async_context(NameServer(ANY, peers=[server.identity], sync_s=1000))
+    names = await asking(stack, other.identity)
+    assert await names.names() == []
+    await (await asking(stack, server.identity)).set("shop", connect=["tcp://a:1"])
+    assert (await names.get("shop")).connect == ("tcp://a:1",)
+    assert await names.names() == ["shop"]
+    assert (await names.get("bank")).connect == ()
+
+
+async def test_nam_06_a_change_is_answered_when_peers_have_it_and_one_that_does_not_answer_is_waited_for_once(
+    stack: AsyncExitStack,
+) -> None:
+    asked, may_answer = list[bytes](), asyncio.Event()
+
+    async def peer(body: list[bytes]) -> list[bytes]:
+        asked.append(body[0])
+        if body[0] == b"STATE":
+            return [b"200", bytes(32)]
+        if body[0] == b"MERGE":
+            await may_answer.wait()
+        return [b"200"]
+
+    slow = await stack.enter_async_context(freelance.Server(ANY, peer))
+    server = await stack.enter_async_context(NameServer(ANY, peers=[slow.identity]))
+    names = await asking(stack, server.identity)
+    assert (await names.get("shop")).connect == ()
+    change = asyncio.create_task(names.set("shop", connect=["tcp://a:1"]))
+    await eventually(lambda: b"MERGE" in asked)
+    assert not change.done()
+    may_answer.set()
+    await change
+    may_answer.clear()
+    await names.set("shop", connect=["tcp://b:1"])
+    compared = asked.count(b"STATE")
+    for number in range(20):
+        await names.set("shop", connect=[f"tcp://c:{number + 1}"])
+        assert (await names.get("bank")).connect == ()
+    assert asked.count(b"STATE") < compared + 10
+
+
 async def test_nam_06_clients_go_on_when_a_server_of_the_pool_dies(stack: AsyncExitStack, tmp_path: Path) -> None:
     ends = [f"ipc://{tmp_path / name}" for name in "ab"]
     two = await stack.enter_async_context(NameServer(ends[1], peers=[ends[0]], sync_s=0.05))

@@ -123,7 +123,7 @@ async def test_signals_are_handled_while_a_name_to_listen_on_is_resolved() -> No
 
 
 class Interruption:
-    """A handler of signals that is run in front of one line of what a thread executes; `came` when it was."""
+    """A handler of signals that runs before one line of a thread; `came` when it did."""
 
     def __init__(self, before_line: int) -> None:
         self._left = before_line
