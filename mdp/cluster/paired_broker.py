@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from bstar.pair import Pair
     from core.zmtp.frames import Message
     from mdp.broker.limits import BrokerArguments
+    from mdp.broker.requests.request_ends import Output
 
 # Loop iterations after which the last replies of a term have left the process: the one that wrote them, and the next.
 ITERATIONS_TO_FLUSH: Final = 3
@@ -147,13 +148,15 @@ class PairedBroker(Broker):
         return guarded
 
     def _keep(self, call: Callable[..., Any], given: tuple[Any, ...]) -> None:
-        """Keep a call until it may be made: messages and arrivals of peers where there is space, their departures always.
+        """Keep a call until it may be made: messages and arrivals of peers where there is space, departures and replies always.
 
         So there are as many departures as peers that the machine knows and arrivals that were kept.
         """
         size, first, arrives = _CALL_BYTES, given[0], False
         if isinstance(first, Batch):
             size += len(first.octets) + sum(len(frame) for message in first.made for frame in message)
+        elif isinstance(first, dict):
+            size += sum(len(message) for messages in first.values() for message in messages)
         elif given[1]:
             arrives = True
         elif first in self._turned_away:
@@ -192,6 +195,13 @@ class PairedBroker(Broker):
             self._audit.ballot_named(peer, self._user_of(peer), str(ballot), str(responder.ballot), asyncio.get_running_loop().time())
         for ballot in {ballot: None for _, ballot in claimed}:
             self.pair.verdict(ballot)
+
+    def _flush(self, out: Output) -> None:
+        """Send what came of a call that was not kept, such as new rules or the end, when it may leave."""
+        if out and self._responder is not None and not self.pair.serves():
+            self._keep(self._flush, (out,))
+            out = {}
+        super()._flush(out)
 
     def _release(self) -> None:
         if self._responder is None:

@@ -10,8 +10,11 @@ import pytest
 
 import bstar
 import core
+from mdp.access.rules import Rules
 from mdp.wire.commands import client_request
+from mdp.wire.events import Failure, Work
 from tests.scenes.mdp_paired_brokers import Brokers, echo, until
+from tests.scenes.mdp_scripted_pair import PairedScene
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -94,3 +97,38 @@ async def test_requests_that_come_during_a_hand_over_are_kept_within_the_limit(d
         assert await first == [b"first"]
         assert await asyncio.gather(*late) == [[b"%d" % number, bytes(900)] for number in range(20)]
         assert gate.begun == [b"first"]
+
+
+async def test_a_broker_that_ends_while_it_may_not_answer_says_nothing() -> None:
+    """Its clients send their requests to the other one: an ERROR would end them."""
+    async with PairedScene() as scene:
+        scene.pair.begin()
+        client, worker = scene.peer(), await scene.worker()
+        await client.request(0)
+        assert isinstance(await worker.work(), Work)
+        scene.pair.may_answer = False
+        await scene.broker.__aexit__(None, None, None)
+        for peer in (client, worker):
+            await peer.watch.lost()
+            assert not peer.socket.readable()
+
+
+async def test_what_new_rules_refuse_is_said_when_it_may_be_said() -> None:
+    """They are in force at once, also for messages that came before."""
+    everyone, others = ({"allow": [{"who": ["*"], "anonymous": True, "serve": ["*"], "call": names}]} for names in (["*"], ["other"]))
+    async with PairedScene(rules=Rules(everyone)) as scene:
+        scene.pair.begin()
+        client = scene.peer()
+        await client.request(0)
+        await until(lambda: scene.broker.stats["queued"] == 1)
+        scene.pair.may_answer = False
+        await client.request(1)
+        await scene.until("held_back")
+        scene.broker.set_rules(Rules(others))
+        assert scene.broker.stats["queued"] == 0
+        assert scene.counters["held_back"] == 2
+        assert not client.socket.readable()
+        scene.pair.may_answer = True
+        failures = [await client.told(), await client.told()]
+        assert {failure.code for failure in failures if isinstance(failure, Failure)} == {"FORBIDDEN"}
+        assert len({failure.id for failure in failures if isinstance(failure, Failure)}) == 2
