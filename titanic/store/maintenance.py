@@ -36,6 +36,7 @@ SLICE: Final = 200  # records between two pauses, about 0.5 ms
 MOVES_MAX: Final = 1000  # records being moved at once
 SCRUB_SLICE: Final = 100  # records, about 0.5 ms, then a pause ten times as long: scrubbing is not urgent
 SCRUB_PAUSE_S: Final = 0.005
+GOLDEN: Final = (5**0.5 - 1) / 2  # multiples of it are spread evenly between whole numbers
 # Part of a segment that may be full when the last checkpoint does not begin a new one: a start reads those records, 4 MiB in about 0.1 s.
 OPEN_PART_MAX: Final = 1 / 16
 CHECKPOINT_SEGMENTS: Final = 8  # half a gigabyte of records, read in a few seconds, between two checkpoints
@@ -46,7 +47,9 @@ class Maintenance:
 
     def __init__(self, journal: Journal, index: RequestIndex, now_ms: Callable[[], int]) -> None:
         self.counts = dict.fromkeys(("dropped", "moved", "checkpoints", "scrubbed", "damaged"), 0)
-        self._scrubbed_at: dict[int, float] = {}  # monotonic seconds, by segment
+        # The last look of the previous run at the latest: segments whose moment came since are read now.
+        self._looked_ms = index.clock.store_ms - int(LOOK_S * 1000)
+        self._to_scrub: set[int] = set()
         self._journal = journal
         self._index = index
         self._now_ms = now_ms
@@ -80,7 +83,7 @@ class Maintenance:
             if self._now() - self._ticked_s >= TICK_S:
                 await self._tick()
                 await self._attempt(self._compact())
-            await self._attempt(self._scrub_one(self._now()))
+            await self._attempt(self._scrub_one(self._now_ms()))
             await asyncio.sleep(LOOK_S)
 
     async def _attempt(self, work: Any) -> None:
@@ -173,15 +176,16 @@ class Maintenance:
             await done
         return closing
 
-    async def _scrub_one(self, now: float) -> None:
-        opened, every = self._journal.log, self._journal.options.scrub_s
+    async def _scrub_one(self, now_ms: int) -> None:
+        """Read a segment whose moment has come: each has one in every interval of the store clock, which goes on over restarts."""
+        opened, every_ms = self._journal.log, self._journal.options.scrub_s * 1000
+        since_ms, self._looked_ms = self._looked_ms, now_ms
         sealed = opened.droppable()
-        self._scrubbed_at = {number: self._scrubbed_at.get(number, now) for number in sealed}
-        number = min(self._scrubbed_at, key=self._scrubbed_at.__getitem__, default=None)
-        if not every or number is None or now - self._scrubbed_at[number] < every:
-            return
-        self._scrubbed_at[number] = now
-        await self.scrub(number)
+        if every_ms:
+            self._to_scrub |= {one for one in sealed if _interval(one, now_ms, every_ms) > _interval(one, since_ms, every_ms)}
+        self._to_scrub.intersection_update(sealed)
+        if self._to_scrub:
+            await self.scrub(self._to_scrub.pop())
 
     async def scrub(self, number: int) -> int:
         """Read a sealed segment and report damage; return the number of damaged ranges.
@@ -222,6 +226,11 @@ class Maintenance:
         await self._journal.run(_put_checkpoint, below, sequence, packed)
         self._checkpoint_at = below
         self.counts["checkpoints"] += 1
+
+
+def _interval(segment: int, ms: int, every_ms: float) -> float:
+    """Return in which interval of its own a segment is at a time of the store clock; those of all segments are spread evenly."""
+    return (ms / every_ms + segment * GOLDEN) // 1
 
 
 def _settle(future: asyncio.Future[Location | None], place: Location | None, error: TitanicError | None) -> None:

@@ -193,11 +193,11 @@ async def test_segments_are_scrubbed_once_per_period(served: Served) -> None:
     assert isinstance(journal, titanic.Journal)
     count = len(journal.log.droppable())
     assert count >= 2
-    every = journal.options.scrub_s
-    await maintenance._scrub_one(0.0)
+    every_ms = int(journal.options.scrub_s * 1000)
+    await maintenance._scrub_one(0)
     assert maintenance.counts["scrubbed"] == 0
     for _ in range(count + 3):
-        await maintenance._scrub_one(every + 1.0)
+        await maintenance._scrub_one(every_ms)
     assert maintenance.counts["scrubbed"] == count
 
 
