@@ -148,7 +148,7 @@ class PairedBroker(Broker):
         return guarded
 
     def _keep(self, call: Callable[..., Any], given: tuple[Any, ...]) -> None:
-        """Keep a call until it may be made: messages and arrivals of peers where there is space, departures and replies always.
+        """Keep a call until it may be made: messages and arrivals where there is space, departures and replies always.
 
         So there are as many departures as peers that the machine knows and arrivals that were kept.
         """

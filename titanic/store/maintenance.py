@@ -177,7 +177,7 @@ class Maintenance:
         return closing
 
     async def _scrub_one(self, now_ms: int) -> None:
-        """Read a segment whose moment has come: each has one in every interval of the store clock, which goes on over restarts."""
+        """Read a segment whose moment in the interval has come, by the store clock, which goes on over restarts."""
         opened, every_ms = self._journal.log, self._journal.options.scrub_s * 1000
         since_ms, self._looked_ms = self._looked_ms, now_ms
         sealed = opened.droppable()
@@ -229,7 +229,7 @@ class Maintenance:
 
 
 def _interval(segment: int, ms: int, every_ms: float) -> float:
-    """Return in which interval of its own a segment is at a time of the store clock; those of all segments are spread evenly."""
+    """Return the number of a segment's interval at a time; their beginnings are spread evenly."""
     return (ms / every_ms + segment * GOLDEN) // 1
 
 
