@@ -215,10 +215,10 @@ def _file_at(path: str) -> tuple[int, int]:
 
 def files_max() -> int:
     """Return how many files this process may have open, -1 for no limit."""
-    if sys.platform == "win32":
+    try:
+        import resource  # on Posix only
+    except ImportError:
         return -1
-    import resource  # exists elsewhere only
-
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
