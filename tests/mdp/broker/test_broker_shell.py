@@ -256,6 +256,15 @@ async def test_a_broker_closes_the_context_that_it_made() -> None:
     assert context.closed
 
 
+async def test_the_end_of_a_broker_is_that_of_its_connections() -> None:
+    async with core.Context() as context, core.Context() as other:
+        async with mdp.Broker(context=context) as broker:
+            worker = Peer(other, broker.bind("tcp://127.0.0.1:*"), b"W")
+            await worker.offer()
+            await eventually(lambda: broker.stats["workers"])
+        assert not context._closing
+
+
 async def test_requests_wait_for_the_workers_of_a_broker_that_has_just_started() -> None:
     async with serving() as scene:
         client = scene.peer()

@@ -10,7 +10,7 @@ import pytest
 import core
 import mdp
 from core.pattern.reqrep import Router
-from mdp.wire.commands import client_request
+from mdp.wire.commands import client_request, worker_ready
 from mdp.wire.options import encode_options
 from tests.scenes.waiting import eventually
 
@@ -62,6 +62,30 @@ async def test_what_waits_for_all_clients_is_bounded_and_others_are_served(tmp_p
             assert client.counters.repeated == 0
             for socket in deaf:
                 socket.close()
+
+
+async def test_workers_that_read_slowly_are_not_counted_among_the_clients(tmp_path: Path) -> None:
+    """Requests wait for them, which have limits of their own; together these are more than all clients may leave unread."""
+    async with (
+        core.Context() as context,
+        mdp.Broker(context=context, unread_max_bytes=TOTAL, unread_total_max_bytes=TOTAL, unread_hold_ms=1) as broker,
+    ):
+        at = broker.bind(f"ipc://{tmp_path / 'broker'}")
+        slow = [context.socket(core.DEALER, linger=0, rcvhwm=1, max_ahead_bytes=0) for _ in range(4)]
+        for socket in slow:
+            socket.connect(at)
+            await socket.send_multipart(worker_ready("0.3", b"big", options=encode_options({"credit": EACH})))
+        await eventually(lambda: broker.stats["workers"] == len(slow))
+        async with mdp.Client(at, timeout=100) as client:
+            asked = [client.request("big", ANSWER) for _ in range(EACH * len(slow))]
+            await eventually(lambda: broker.stats["running"] == len(asked))
+            await client.request("mmi.service", b"big")
+            assert waiting(broker) > TOTAL
+            assert (broker.counters["cut_slow"], broker.stats["workers"]) == (0, len(slow))
+            for request in asked:
+                request.cancel()
+        for socket in slow:
+            socket.close()
 
 
 async def test_a_client_that_reads_slower_than_workers_answer_is_waited_for() -> None:
