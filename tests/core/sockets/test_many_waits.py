@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import core
+from tests.scenes.builds import replaces_names
 from tests.scenes.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -43,6 +44,24 @@ async def test_waits_that_have_ended_are_forgotten(alone: core.Socket, kind: str
         assert WAITS[kind](alone).cancel()
     assert kept() < before + 100
     assert not first.done()
+
+
+@replaces_names
+@pytest.mark.parametrize("kind", WAITS)
+async def test_ended_waits_are_looked_for_when_the_waits_have_doubled(
+    alone: core.Socket, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at each new one would cost the more the more there are."""
+    looks, sweep = [], core.Socket._sweep
+
+    def noted(socket: core.Socket) -> None:
+        looks.append(len(socket._receivers) + len(socket._senders.get(b"", ())))
+        sweep(socket)
+
+    monkeypatch.setattr(core.Socket, "_sweep", noted)
+    for _ in range(300):
+        WAITS[kind](alone)
+    assert looks == [0, 16, 32, 64, 128, 256]
 
 
 @pytest.mark.parametrize("kind", WAITS)
