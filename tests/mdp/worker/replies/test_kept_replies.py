@@ -396,6 +396,7 @@ async def test_the_next_request_of_a_key_is_executed_when_the_first_leaves_befor
         await eventually(lambda: worker.session_counters.joined)
         broker.send(peer, *ended(token(2)))
         assert token(2) in (await broker.next())[1][0]
+        await eventually(lambda: worker.waiting == 1)
         slow.gate.set()
         assert [(await broker.next())[1][0][-8:] for _ in range(2)] == [token(1), token(3)]
         assert slow.begun == [b"running", b"a"]
