@@ -360,6 +360,7 @@ async def test_policies_hold_from_the_start_and_can_be_replaced() -> None:
 
 
 @pytest.mark.faults
+@replaces_names
 async def test_a_tick_rests_only_after_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     async with serving(heartbeat_ms=20, liveness=10_000) as scene:

@@ -14,6 +14,7 @@ import core
 import mdp
 from mdp.worker.handler import service
 from mdp.worker.worker import Worker, WorkerOptions
+from tests.scenes.builds import replaces_names
 from tests.scenes.mdp_handlers import NO_LISTENER, echo
 from tests.scenes.mdp_scripted_broker import StandIn
 from tests.scenes.virtual_loop import in_virtual_time
@@ -399,6 +400,7 @@ async def test_a_worker_with_fewer_connections_than_handlers_says_so(
     assert any("one request at a time" in record.getMessage() for record in caplog.records) is said
 
 
+@replaces_names
 async def test_a_part_waits_until_its_connection_takes_more(endpoint: str, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate()
     async with Worker(endpoint, "echo", handler=gate) as worker:
