@@ -197,7 +197,7 @@ class PairedBroker(Broker):
             self.pair.verdict(ballot)
 
     def _flush(self, out: Output) -> None:
-        """Send what came of a call that was not kept, as new rules, when it may leave."""
+        """Send what came of a call that was not kept, such as new rules, when it may leave."""
         if out and self._responder is not None and not self.pair.serves():
             self._keep(self._flush, (out,))
             out = {}
