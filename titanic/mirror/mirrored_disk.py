@@ -10,9 +10,11 @@ continues (`copy_ahead`, any thread), and what has changed since is copied betwe
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from zlib import crc32
 
+from core.runtime import runtime
 from titanic.errors import MirrorAway
 from titanic.journal.inspection import read_file, size_of
 from titanic.journal.ownership import Mark, read_mark, write_mark
@@ -21,6 +23,7 @@ from titanic.wire.mirror_frames import COPIES_MAX, OWN_NAMES, PIECE_BYTES, Call,
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from titanic.journal.disk import Disk
 
@@ -69,8 +72,16 @@ class MirroredDisk:
         self._made: set[int] = set()  # handles the mirror may also have open
         self._mark = Mark()
         self._copying = Copying(0, {}, {}, set())  # of the newest session
-        self.lock, self.unlock = disk.lock, disk.unlock
+        self._reading = runtime.current().lock()  # held while a file is read to be copied ahead
+        self._released = False  # nothing is read any longer
+        self.lock = disk.lock
         self.names, self.read, self.size = disk.names, disk.read, disk.size
+
+    def unlock(self) -> None:
+        """Release the directory, after the file that is being copied ahead was read."""
+        with self._reading:
+            self._released = True
+            self.disk.unlock()
 
     # ---- catching up
 
@@ -96,11 +107,14 @@ class MirroredDisk:
         """Send what the mirror lacks by its answer to hello, while files change; return False if the session ended."""
         # The mirror names those by their size that were sealed when it followed this history.
         copying = self._copying = Copying(session, there, {}, {name for name, numbers in there.items() if len(numbers) == 1})
-        names = self._shared_names()
+        with self._reading:
+            if self._released:
+                return False
+            names = self._shared_names()
         sealed = [name for name in names if name.endswith(".seg")][:-1]
         for name in names:
             try:
-                if not self._bring(name, copying):
+                if not self._bring(name, copying, self._reading):
                     return False
             except FileNotFoundError:
                 continue  # removed meanwhile
@@ -111,12 +125,15 @@ class MirroredDisk:
     def _shared_names(self) -> list[str]:
         return [name for name in self.disk.names() if name not in OWN_NAMES]
 
-    def _bring(self, name: str, copying: Copying) -> bool:
+    def _bring(self, name: str, copying: Copying, reading: AbstractContextManager[object] = nullcontext()) -> bool:  # noqa: B008 - it has no state
         there, copied = copying.there.get(name), copying.copies.get(name)
         known = copied or there
-        if known is not None and name in copying.final and known[0] == size_of(self.disk, name):
-            return True
-        data = read_file(self.disk, name)
+        with reading:
+            if self._released:
+                return False
+            if known is not None and name in copying.final and known[0] == size_of(self.disk, name):
+                return True
+            data = read_file(self.disk, name)
         used = memoryview(data)[: used_octets(data)]
         now = (len(data), len(used), crc32(used))
         if now == known:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+from typing import TYPE_CHECKING
 
 import msgpack
 import pytest
@@ -14,6 +16,9 @@ from tests.scenes.titanic_octets import OPTIONS, GatedDisk, is_in_state, line_of
 from tests.scenes.waiting import eventually
 from tests.titanic.mirror.test_replica_server import submitted
 from titanic.mirror.replica_link import MirrorLine
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.faults
@@ -265,6 +270,39 @@ async def test_a_line_ends_whatever_it_waits_for(endpoint: str, disk: GatedDisk,
         assert "0 open sockets" in repr(context)
         assert not context.closed
         await asyncio.get_running_loop().shutdown_default_executor()
+
+
+class CopiedSlowly(titanic.RealDisk):
+    """A disk that is released, if it may be, while a file is read to be copied ahead."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.reading, self.released = threading.Event(), threading.Event()
+        self.read_after = False
+
+    def unlock(self) -> None:
+        super().unlock()
+        self.released.set()
+
+    def read(self, handle: int, size: int, offset: int) -> bytes:
+        if threading.current_thread().name.startswith("asyncio"):
+            self.reading.set()
+            self.read_after = self.released.wait(0.5)
+        return super().read(handle, size, offset)
+
+
+async def test_a_store_is_closed_after_the_file_that_is_being_copied_ahead(
+    endpoint: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else its directory would be read after its end, by a number that may be that of another one."""
+    disk = CopiedSlowly(tmp_path / "a")
+    async with octets(endpoint) as mirror, store(disk, endpoint, go_on=True):
+        await mirror.greeted()
+        await eventually(disk.reading.is_set)
+        caplog.clear()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert not disk.read_after
+    assert not caplog.records
 
 
 async def test_each_change_of_its_state_is_logged_once(endpoint: str, disk: GatedDisk, caplog: pytest.LogCaptureFixture) -> None:
