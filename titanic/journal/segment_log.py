@@ -50,7 +50,8 @@ RESERVE_NAME: Final = "reserve"
 JOINED_BYTES_MAX: Final = 1024 * 1024  # of a batch that is written as one buffer
 # Errors that say what there is too little of now, and not that the disk fails: the same call may succeed later.
 LACKS: Final = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), "disk"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "disk"),
+    errno.EROFS: "disk is read-only",  # mounted so, or by the system after an error
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "open files"),
     errno.ENOMEM: "memory",
 }

@@ -172,7 +172,7 @@ def test_a_disk_that_fails_twice_wounds_the_store_for_good() -> None:
         (errno.ENOSPC, "disk"),
         (errno.EDQUOT, "disk"),
         (errno.EFBIG, "disk"),
-        (errno.EROFS, "disk"),
+        (errno.EROFS, "disk is read-only"),
     ],
     ids=lambda value: errno.errorcode.get(value, "") if isinstance(value, int) else "",
 )
