@@ -63,7 +63,8 @@ class StoreFull(Unavailable):
     """A limit of the store is reached, or the disk, open files or memory are short for a while.
 
     Attributes:
-        limit: `requests_max`, `bytes_max`, `service_requests_max`, `user_share of …`, or `disk`, `disk is read-only`, `open files`, `memory`.
+        limit: `requests_max`, `bytes_max`, `service_requests_max`, `user_share of …`, or `disk`, `disk is read-only`,
+            `open files`, `memory`.
         used, most: present value and limit (0 if unknown).
         needed: by a batch, of which all fits or nothing is stored; 0 for a single request.
     """

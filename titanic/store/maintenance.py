@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("titanic")
 
 TICK_S: Final = 60.0  # maximum error of the store clock after a crash
+CLOCK_STEP_MS: Final = 1000  # of the wall clock: it was set, and the next start takes what the two clocks differ in for a downtime
 LOOK_S: Final = 1.0  # interval of the checks for a sealed segment
 SLICE: Final = 200  # records between two pauses, about 0.5 ms
 MOVES_MAX: Final = 1000  # records being moved at once
@@ -56,6 +57,7 @@ class Maintenance:
         self._now = runtime.current().monotonic
         # What the start has read counts: a store that is killed again and again before its next checkpoint would read more at each start.
         self._checkpoint_at = journal.log.number - journal.log.octets // journal.log.options.segment_bytes
+        self._noted: Tick  # the last one
         self._ticked_s: float  # when the clock was noted
         self._log = RateLimitedLog(log)
         self._task = supervision.current().task("titanic upkeep", self._run)
@@ -83,6 +85,8 @@ class Maintenance:
             if self._now() - self._ticked_s >= TICK_S:
                 await self._tick()
                 await self._attempt(self._compact())
+            elif self._clock_was_set():
+                await self._tick()
             await self._attempt(self._scrub_one(self._now_ms()))
             await asyncio.sleep(LOOK_S)
 
@@ -95,13 +99,17 @@ class Maintenance:
 
     async def _tick(self) -> None:
         self._ticked_s = self._now()
-        tick = Tick(self._now_ms(), runtime.current().wall_ns() // 1_000_000)
+        self._noted = tick = Tick(self._now_ms(), runtime.current().wall_ns() // 1_000_000)
         done = asyncio.get_running_loop().create_future()
         self._journal.append((RecordKind.TICK, NO_UUID, tick.encode()), (_settle, done))
         place = await done
         if place is not None:
             self._index.segments.add(place[0])
             self._index.clock = tick
+
+    def _clock_was_set(self) -> bool:
+        wall_ms = runtime.current().wall_ns() // 1_000_000
+        return abs(wall_ms - self._noted.wall_ms - (self._now_ms() - self._noted.store_ms)) > CLOCK_STEP_MS
 
     async def _compact(self) -> None:
         """Empty segments while worthwhile; each at most once per call."""

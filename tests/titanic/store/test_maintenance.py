@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from core.runtime import runtime
 from mdp.testing.virtual_time import BEGIN_WALL_NS
 from tests.scenes.virtual_loop import in_virtual_time
 from tests.sim.disk import SimDisk
@@ -104,6 +105,21 @@ async def test_the_clock_is_noted_at_the_start_once_a_minute_and_at_the_end() ->
     noted.append(read_store(SimDisk(disk.survivors()))[1].clock)
     wall_ms = BEGIN_WALL_NS // 1_000_000
     assert noted == [Tick(ms, wall_ms + ms) for ms in (0, 0, 60_000, 60_000, 120_000, 120_000, 137_500)]
+
+
+@in_virtual_time
+@pytest.mark.parametrize("step_s", [3600, -3600, 2])
+async def test_a_wall_clock_that_is_set_is_noted_at_once(step_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a store that is killed soon after would take the difference for a downtime."""
+    disk, system = SimDisk(), runtime.current()
+    async with store_on(disk) as store:
+        await asyncio.sleep(10.5)
+        wall_ns, began_ms = system.wall_ns, store.now_ms()
+        monkeypatch.setattr(system, "wall_ns", lambda: wall_ns() + step_s * 10**9)
+        await asyncio.sleep(2.0)
+        killed = SimDisk(disk.survivors())
+    async with store_on(killed) as store:
+        assert began_ms <= store.now_ms() <= began_ms + 2000
 
 
 @in_virtual_time
