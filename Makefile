@@ -54,7 +54,7 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	@echo "==> mypy (strict)"
-	$(PY) -m mypy
+	@$(PY) -m mypy || { echo "==> mypy once more: after a pull, what it has kept may be wrong"; rm -rf .mypy_cache; $(PY) -m mypy; }
 
 $(LOWEST_STAMP): pyproject.toml .ci/setup
 	@.ci/setup lowest

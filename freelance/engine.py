@@ -104,6 +104,8 @@ class FreelanceEngine(ClientEngine[Machine]):
     def _connect(self) -> None:
         if self._model == 3:
             router = self._router = self.new_socket(core.ROUTER, linger=0)
+            if isinstance(self.machine, Agent):
+                self.machine.servers.silences.in_transit = router.in_transit
             router.set_receiver(self._receive, on_peer=self._peer_changed)
         for endpoint in self._endpoints:
             self.connect(endpoint)

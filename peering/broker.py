@@ -248,6 +248,7 @@ class Broker(Service):
         self._stack.push_async_callback(self._control.close)
         self._localfe.set_receiver(None, on_peer=lambda name, joined: self._sender_changed(Side.LOCAL, name, joined))
         self._cloudfe.set_receiver(None, on_peer=lambda name, joined: self._sender_changed(Side.CLOUD, name, joined))
+        self.machine.workers.silences.in_transit = self._localbe.in_transit
         self._localbe.set_receiver(self._receive_from_worker, on_peer=self._worker_changed)
 
     def _at(self, flow: str, kind: int, *, linger_ms: int = LINGER_MS, **options: Any) -> core.Socket:

@@ -55,6 +55,7 @@ class LocalWorkers:
         self._heartbeat_s = heartbeat_s
         self._counters = counters
         self._heartbeats = WorkerHeartbeats(heartbeat_s, liveness, counters, now)
+        self.silences = self._heartbeats.silences
         self._workers: WorkerTable[Task] = WorkerTable(
             CELLS, self._heartbeats, workers_max=workers_max, beats_busy=False, counters=counters
         )

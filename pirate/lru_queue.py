@@ -103,6 +103,7 @@ class WorkerQueue:
         self._limits = limits
         self._head = [b""] if limits.simple else []  # between a worker's routing id and the request
         self._heartbeats = WorkerHeartbeats(limits.heartbeat_s, limits.liveness, self.counters, now)
+        self.silences = self._heartbeats.silences
         cells = GUIDE_CELLS if limits.guide_compatible else CELLS
         self._workers: WorkerTable[Envelope] = WorkerTable(
             cells, self._heartbeats, workers_max=limits.workers_max, beats_busy=True, counters=self.counters

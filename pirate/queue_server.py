@@ -100,6 +100,7 @@ class Queue(Service):
         # A worker that restarts with its id takes it over.
         self._backend = self._router(self._binds[1], linger_ms=0, router_handover=1)
         self._frontend.set_receiver(None, on_peer=self._client_changed)
+        self._machine.silences.in_transit = self._backend.in_transit
         self._backend.set_receiver(self._receive, on_peer=self._worker_changed)
         self._reader = supervision.current().task("pirate queue frontend", self._read_frontend)
         self._apply([])

@@ -213,4 +213,4 @@ class Worker(Service):
 
     def _tick(self) -> None:
         if not self._stopping or self._running.full:  # a worker that drains heartbeats while it works, and is silent then
-            self._apply(self._session.tick(self._loop.time()))
+            self._apply(self._session.tick(self._loop.time(), int if self._socket is None else self._socket.in_transit))

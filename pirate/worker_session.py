@@ -183,7 +183,8 @@ class WorkerSession:
         self.counters["failed"] += 1
         return [Close(0.0), *self.start(now)]
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float, in_transit: Callable[[], int] = int) -> list[Effect]:
+        """Send a heartbeat if one is due, and leave a silent queue; `in_transit` see `Socket.in_transit`."""
         due_at = self.deadline()
         if self.state is SessionState.WAITING:
             return self._open_if_due(now)
@@ -191,7 +192,7 @@ class WorkerSession:
             return []
         if self._queue.called(due_at, now) and self.state is not SessionState.BUSY:
             self.counters["verdict_postponed"] += 1
-        if self.state is not SessionState.BUSY and self._queue.is_dead(now):
+        if self.state is not SessionState.BUSY and self._queue.is_dead(now, in_transit):
             self.counters["queue_silent"] += 1
             return self._close(now)
         beats = self.state is SessionState.IDLE or (self.state is SessionState.BUSY and self._limits.heartbeat_busy)

@@ -99,6 +99,7 @@ PAST: dict[str, tuple[str, ...]] = {
         "core/net/os_sockets.py socket.socket",
         "core/net/os_sockets.py tempfile.mkdtemp",
         "core/net/read_ahead.py os.read",
+        "core/net/writing.py socket.socket",
         "core/processes/children.py socket.socketpair",
         "core/processes/parent.py socket.socket",
         "majordomo_toolkit/starting.py open",

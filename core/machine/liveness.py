@@ -11,7 +11,7 @@ from core.machine.deadlines import Deadlines
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
 K = TypeVar("K", bound="Hashable")
 
@@ -24,6 +24,24 @@ def _next_beat(at: float, interval_s: float, now: float) -> tuple[bool, float]:
     if now < at:
         return False, at
     return True, at + interval_s if at + interval_s > now else now + interval_s
+
+
+class Transit:
+    """Whether octets of a message move between two peers, which is a sign of life (HB-02).
+
+    On a slow line heartbeats wait behind a large message.
+    """
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def moves(self, in_transit: int) -> bool:
+        """Return whether a message moves since the last call, by what `Socket.in_transit` returns now."""
+        moves = in_transit not in (0, self._last)
+        self._last = in_transit
+        return moves
 
 
 class Stalls:
@@ -62,9 +80,11 @@ class Stalls:
 class Silences(Generic[K]):
     """Ends of the silences of many peers."""
 
-    __slots__ = ("_ends", "_grace_s", "_postponed", "_stalls")
+    __slots__ = ("_ends", "_grace_s", "_postponed", "_stalls", "_transits", "in_transit")
 
     def __init__(self, late_s: float, grace_s: float) -> None:
+        self.in_transit: Callable[[K], int] = lambda peer: 0  # what `Socket.in_transit` returns for a peer
+        self._transits: dict[K, Transit] = {}
         self._stalls = Stalls(late_s, grace_s)
         self._grace_s = grace_s
         self._ends: Deadlines[K] = Deadlines()
@@ -76,6 +96,7 @@ class Silences(Generic[K]):
     def forget(self, peer: K) -> None:
         self._ends.discard(peer)
         self._postponed.pop(peer, None)
+        self._transits.pop(peer, None)
 
     def deadline(self) -> float | None:
         return self._ends.deadline()
@@ -93,15 +114,24 @@ class Silences(Generic[K]):
                 postponed += 1
                 self._postponed[peer] = excused_to, ends_at
                 self._ends.set(peer, excused_to)
+            elif self._moves(peer):
+                self._ends.set(peer, now + self._grace_s)
             else:
                 ended.append(peer)
         return ended, postponed
+
+    def _moves(self, peer: K) -> bool:
+        in_transit = self.in_transit(peer)
+        if not in_transit:
+            self._transits.pop(peer, None)
+            return False
+        return self._transits.setdefault(peer, Transit()).moves(in_transit)
 
 
 class Liveness:
     """State of one peer's heartbeat."""
 
-    __slots__ = ("_stalls", "heard_at", "interval_s", "liveness", "send_at")
+    __slots__ = ("_stalls", "_transit", "heard_at", "interval_s", "liveness", "send_at")
 
     def __init__(self, interval_s: float, liveness: int, now: float) -> None:
         if not interval_s > 0 or liveness < 1:
@@ -111,6 +141,7 @@ class Liveness:
         self.heard_at = now  # a new peer counts as heard
         self.send_at = now + interval_s
         self._stalls = Stalls(interval_s / 2, interval_s)
+        self._transit = Transit()
 
     def heard(self, now: float) -> None:
         self.heard_at = now
@@ -119,8 +150,14 @@ class Liveness:
         """Return the end of as many silent intervals as a peer may have (HB-04), or of its excuse."""
         return self._stalls.excused(self.heard_at + self.interval_s * self.liveness, self.interval_s)
 
-    def is_dead(self, now: float) -> bool:
-        return now >= self.expires_at()
+    def is_dead(self, now: float, in_transit: Callable[[], int] = int) -> bool:
+        """Return whether the peer was silent for too long, and nothing moves; see `Transit`."""
+        if now < self.expires_at():
+            return False
+        if self._transit.moves(in_transit()):
+            self.heard_at = now
+            return False
+        return True
 
     def called(self, due_at: float | None, now: float) -> bool:
         """Take note of a call that was due at `due_at`; return whether its lateness excuses a silence."""
@@ -143,27 +180,27 @@ class WorkerHeartbeats:
     A late call postpones each verdict by one interval (`Stalls`).
     """
 
-    __slots__ = ("_counters", "_interval_s", "_silence_s", "_silences", "beat_at")
+    __slots__ = ("_counters", "_interval_s", "_silence_s", "beat_at", "silences")
 
     def __init__(self, interval_s: float, liveness: int, counters: Counter[str], now: float) -> None:
         self.beat_at = now + interval_s  # when the next heartbeats are due
         self._interval_s = interval_s  # seconds between two heartbeats, in both directions
         self._silence_s = interval_s * liveness
         self._counters = counters  # `verdict_postponed` goes up
-        self._silences: Silences[bytes] = Silences(interval_s / 2, interval_s)
+        self.silences: Silences[bytes] = Silences(interval_s / 2, interval_s)
 
     def heard(self, name: bytes, now: float) -> None:
-        self._silences.set(name, now + self._silence_s)
+        self.silences.set(name, now + self._silence_s)
 
     def forget(self, name: bytes) -> None:
-        self._silences.forget(name)
+        self.silences.forget(name)
 
     def silent_at(self) -> float | None:
-        return self._silences.deadline()
+        return self.silences.deadline()
 
     def take_silent(self, due_at: float | None, now: float) -> list[bytes]:
         """Return the workers that were silent for too long; `due_at` is when this call was due."""
-        silent, postponed = self._silences.take_ended(due_at, now)
+        silent, postponed = self.silences.take_ended(due_at, now)
         if postponed:
             self._counters["verdict_postponed"] += postponed
         return silent

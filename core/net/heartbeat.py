@@ -8,11 +8,13 @@ are behind messages that have no place. So every quarter of a second the session
 from __future__ import annotations
 
 import asyncio  # noqa: TC003 - compiled: fields name it
+from abc import abstractmethod
 from collections.abc import Callable  # noqa: TC003 - compiled: fields name it
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from core.machine.liveness import Transit
 from core.net.large_frames import FrameReading
 from core.net.os_sockets import peer_has_ended, unread
 from core.net.read_ahead import ReadAhead
@@ -36,9 +38,11 @@ class Heartbeat:
     timeout_s: float  # silence after a PING that ends the connection, 0 for never (ZMTP-56)
     ping: Callable[[], None]
     dead: Callable[[str], None]  # called with a reason when the peer was silent for too long
+    in_transit: Callable[[], int]  # see `Socket.in_transit`
     alive: Callable[[], float | None]  # sends a sign of life; returns the seconds until the next one, None for none
     heard: bool = False  # set by the owner when anything was read (ZMTP-57)
     _suspended: bool = False  # nothing is read
+    _transit: Transit = field(default_factory=Transit)
     _ttl_s: float = 0.0
     _ping_seen: bool = False
     _ttl_seen: bool = False
@@ -102,7 +106,11 @@ class Heartbeat:
     def _timeout_over(self) -> None:
         del self._timers["timeout"]
         self._note()
-        if not self._ping_seen:
+        if self._ping_seen:
+            return
+        if self._transit.moves(self.in_transit()):  # the PING is behind a large message of ours
+            self._timers["timeout"] = self.later(self.timeout_s, self._timeout_over)
+        else:
             self.dead(f"silent for {self.timeout_s:g} s after a PING")
 
     def _ttl_over(self) -> None:
@@ -136,6 +144,8 @@ class KeptAlive(FrameReading):
     _lost: tuple[Exception | None, int] | None
 
     def abort_with(self, reason: str) -> None: ...
+    @abstractmethod
+    def in_transit(self) -> int: ...
     def _end(self, exc: Exception | None, number: int) -> None: ...
 
     # -- reading ahead
@@ -184,7 +194,7 @@ class KeptAlive(FrameReading):
 
     def _new_heartbeat(self, interval_s: float = 0.0, timeout_s: float = 0.0) -> Heartbeat:
         self._heartbeat = Heartbeat(
-            partial(self._scheduler.later, self), interval_s, timeout_s, self._send_ping, self.abort_with, self._show_life
+            partial(self._scheduler.later, self), interval_s, timeout_s, self._send_ping, self.abort_with, self.in_transit, self._show_life
         )
         return self._heartbeat
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
+from contextlib import suppress
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
 from core.errors import WrongOwner
 from core.net.heartbeat import KeptAlive
-from core.net.os_sockets import peer_has_ended, unacknowledged
+from core.net.os_sockets import descriptor, peer_has_ended, unacknowledged
 from core.zmtp.frames import messages_end
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ _BYTES_AT_ONCE: Final = 4 * 2**20
 # In these versions of CPython, `writelines` of asyncio does not pause its protocol, so nothing limits what waits for a peer that does
 # not read (gh-127655).
 WRITELINES_PAUSES: Final = not ((3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2))
+ACKED: Final = slice(120, 128)  # of `struct tcp_info`, Linux: `tcpi_bytes_acked`
 LAST_WORDS_S: Final = 1.0  # how long the peer has, after the end of our stream, to read what is in flight and to close too
 
 
@@ -85,6 +89,14 @@ def write_parts(transport: asyncio.Transport, parts: list[bytes]) -> None:
 
 
 def write_nothing(octets: bytes) -> None: ...  # drop bytes: there is no transport, or its stream has ended
+
+
+def acknowledged(transport: asyncio.Transport) -> int:
+    """Return how many sent bytes the peer's system has acknowledged; 0 where the system does not tell, as for ipc."""
+    if sys.platform == "linux":
+        with suppress(OSError), socket.socket(fileno=os.dup(descriptor(transport))) as sock:  # uvloop's has no options to read
+            return int.from_bytes(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ACKED.stop)[ACKED], sys.byteorder)
+    return 0
 
 
 class Writing(KeptAlive):
@@ -207,6 +219,13 @@ class Writing(KeptAlive):
             return 0
         waiting: int = self.transport.get_write_buffer_size()
         return waiting + len(self._rest) - self._rest_at if self._rest else waiting
+
+    def in_transit(self) -> int:
+        """See `Engine`."""
+        transport = self.transport
+        if transport is not None and (self.unwritten() or unacknowledged(transport)):
+            return self._partial + acknowledged(transport)
+        return self._partial
 
     def _new_ending(self, transport: asyncio.Transport, linger_s: float | None) -> Ending:
         return Ending(self._loop.time, partial(self._scheduler.later, self), transport, linger_s, self.unwritten)

@@ -35,6 +35,7 @@ class Engine(Protocol):
     def write_out(self) -> None: ...  # write the outbox now or at the end of the loop iteration
     def flush(self) -> bool: ...  # write what the transport takes now; returns whether the outbox has capacity again
     def unwritten(self) -> int: ...  # how many bytes wait in the transport
+    def in_transit(self) -> int: ...  # a number that grows while a message moves, in either direction; 0 when there is none
     def throttle(self) -> None: ...  # stop reading: the inbox is full
     def resume(self) -> None: ...  # read on: the inbox is empty after it was full
     def subscribe(self, topic: bytes, subscribe: bool) -> None: ...  # send a subscription to the publisher
@@ -56,6 +57,9 @@ class Passive:
         return False
 
     def unwritten(self) -> int:
+        return 0
+
+    def in_transit(self) -> int:
         return 0
 
     def write_out(self) -> None: ...

@@ -76,7 +76,7 @@ class ServerList:
         self.wake_at = inf  # `tick` is not due before, inf for never; may be too early
         self._health = health
         self._pings: Deadlines[bytes] = Deadlines()
-        self._silences: Silences[bytes] = Silences(health.ping_s * LATE, health.ping_s)
+        self.silences: Silences[bytes] = Silences(health.ping_s * LATE, health.ping_s)
 
     def __contains__(self, name: object) -> bool:
         return name in self.by_name
@@ -89,7 +89,7 @@ class ServerList:
     def remove(self, name: bytes) -> None:
         del self.by_name[name]
         self._pings.discard(name)
-        self._silences.forget(name)
+        self.silences.forget(name)
         self._find_next()
 
     def joined(self, name: bytes, now: float) -> bool:
@@ -100,7 +100,7 @@ class ServerList:
         """Record a lost connection. Nothing is sent there until it is back, not even PING."""
         self.by_name[name].live = False
         self._pings.discard(name)
-        self._silences.forget(name)
+        self.silences.forget(name)
         self._find_next()
 
     def heard(self, name: bytes, now: float) -> bool:
@@ -109,7 +109,7 @@ class ServerList:
         revived = not server.live
         server.live = True
         self._pings.set(name, now + self._health.ping_s)
-        self._silences.set(name, now + self._health.dead_s)
+        self.silences.set(name, now + self._health.dead_s)
         self.wake_at = min(self.wake_at, now + self._health.ping_s, now + self._health.dead_s)
         return revived
 
@@ -156,13 +156,13 @@ class ServerList:
 
     def tick(self, now: float) -> tuple[list[bytes], list[bytes]]:
         """Return (servers to PING, servers that are dead now). Dead servers are still pinged: a PONG revives them (FLP-06)."""
-        ended, postponed = self._silences.take_ended(self.deadline(), now)
+        ended, postponed = self.silences.take_ended(self.deadline(), now)
         self.postponed += postponed
         dead: list[bytes] = []
         for name in ended:
             server = self.by_name[name]
             if now < server.heard_at + self._health.dead_s:
-                self._silences.set(name, server.heard_at + self._health.dead_s)
+                self.silences.set(name, server.heard_at + self._health.dead_s)
             else:
                 server.live = False
                 dead.append(name)
@@ -179,7 +179,7 @@ class ServerList:
 
     def deadline(self) -> float | None:
         """Return when `tick` is due, or slightly earlier."""
-        return earliest(self._pings.deadline(), self._silences.deadline())
+        return earliest(self._pings.deadline(), self.silences.deadline())
 
     def _find_next(self) -> None:
         due_at = self.deadline()

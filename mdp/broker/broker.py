@@ -295,6 +295,7 @@ class Broker:
         """Receive messages from now on; `guard` wraps every callback of the socket."""
         self.machine.request_table.recorder = self._recorder
         self.machine.request_table.hops = Hops(PeerLimits.of(self._socket.options), self._socket.peer_limits)
+        self.machine.in_transit = self._socket.in_transit
         self._socket.set_batch_receiver(guard(self._on_batch), on_peer=guard(self._on_peer))
 
     # Called by the event loop.

@@ -94,6 +94,7 @@ class PipelinedTransport(Transport[Requester[PendingRequest]]):
         self._connection = Connection(
             self._context, endpoint, self._options, on_joined=self._join, on_batch=self._receive, on_lost=self._lose
         )
+        self.machine.in_transit = self._connection.in_transit
 
     def flush(self) -> None:
         machine = self.machine

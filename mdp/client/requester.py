@@ -19,6 +19,7 @@ from math import inf
 from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from core.machine.liveness import Transit
 from core.machine.requests import QUEUED, SENT, SETTLED, settle
 from core.zmtp.frames import LAST_HEADERS, MORE_HEADERS, decode_frames, encode_message, long_header
 from mdp.client.calls import PendingRequest
@@ -32,7 +33,7 @@ from mdp.wire.progress import Progress, decode_progress, decode_rate_wait
 from mdp.wire.size_limits import USUAL, too_large
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from core.machine.requests import Timeouts
     from core.zmtp.frames import Message
@@ -72,8 +73,8 @@ class Requester(RequesterBase[P]):
     """
 
     __slots__ = (
-        "_numbers", "_peer", "_plain_max", "_quiet_since", "_resending", "_table", "_unanswered", "_window", "answers_heartbeats", "dead",
-        "outgoing", "reports",
+        "_numbers", "_peer", "_plain_max", "_quiet_since", "_resending", "_table", "_transit", "_unanswered", "_window",
+        "answers_heartbeats", "dead", "in_transit", "outgoing", "reports",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +94,8 @@ class Requester(RequesterBase[P]):
         self._table: dict[bytes, P] = {}  # in flight, by the FINAL frame expected
         self._window = 0  # the limit, or 0 while there is no connection
         self._quiet_since = 0.0  # last message of the broker, or last heartbeat
+        self.in_transit: Callable[[], int] = int  # see `Socket.in_transit`
+        self._transit = Transit()
         self._unanswered = 0  # heartbeats sent since the last message of the broker
         self._resending: Resending[P] = Resending()
         self._peer = USUAL  # limits of the broker
@@ -388,8 +391,10 @@ class Requester(RequesterBase[P]):
         if not self.connected or not self._table or now < self._quiet_since + self.limits.heartbeat_s:
             return
         if self.answers_heartbeats and self._unanswered >= self.limits.liveness:
-            self.dead = True
-            return
+            if not self._transit.moves(self.in_transit()):
+                self.dead = True
+                return
+            self._unanswered = 0
         self._unanswered += 1
         self._quiet_since = now
         self.outgoing.append(_HEARTBEAT)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import core
 from core.daemon.logs import RateLimitedLog
-from core.machine.liveness import Stalls
+from core.machine.liveness import Stalls, Transit
 from core.rpc.connect_times import with_connect_times
 from core.runtime import supervision
 from core.sockets.monitor import TROUBLES
@@ -81,6 +81,7 @@ class PeerConnection:
         self._loop = asyncio.get_running_loop()
         self._clock = supervision.current().timer("mdp lending clock", self._ask)
         self._stalls = Stalls(state_s / 2, state_s)
+        self._transit = Transit()
         self._number = 0
         self._asked_at = inf  # when the last query was sent
         self._up = False
@@ -166,7 +167,8 @@ class PeerConnection:
     def _ask(self) -> None:
         now = self._loop.time()
         self._stalls.called(self._due_at, now)
-        if self._missed >= MISSED_MAX and now >= self._stalls.excused(self._lost_at, self._state_s):
+        silent = self._missed >= MISSED_MAX and now >= self._stalls.excused(self._lost_at, self._state_s)
+        if silent and not self._transit.moves(self._socket.in_transit()):
             self._drop()
             self._note_trouble("it is connected and does not answer")
             self._listener.on_peer_lost(self.endpoint)  # first, in case the next connection cannot be made

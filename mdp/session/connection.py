@@ -85,6 +85,9 @@ class Connection:
         except (core.ContextTerminated, core.SocketClosed):
             return _DONE  # the owner of the context has closed it
 
+    def in_transit(self) -> int:
+        return self._socket.in_transit()
+
     def abandon(self) -> None:
         """Do nothing: no other worker uses the connection; see `Channel`."""
 

@@ -103,6 +103,9 @@ class Channel:
         limits = self.trunk.connection.limits
         return limits if limits is None or not self.frame else within(limits)
 
+    def in_transit(self) -> int:
+        return self.trunk.connection.in_transit()
+
     def send(self, messages: list[Message | bytes]) -> Awaitable[None]:
         """Send messages; see `Connection.send`."""
         if self.frame:

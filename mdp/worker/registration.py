@@ -236,7 +236,7 @@ class WorkerRegistration:
         if why and not session.stuck:
             log.warning("%s: stuck: %s", session.service.decode(), why)
         session.stuck = bool(why)
-        session.tick(now, self._due)
+        session.tick(now, self._due, int if self._connection is None else self._connection.in_transit)
         if was_registered and not self.registered:
             log.warning("%s: %s is silent", session.service.decode(), session.search.target)
             if self._connection is not None:

@@ -47,7 +47,7 @@ from mdp.worker.replies.kept_replies import KeptReplies
 from mdp.worker.session_options import SessionCounters, SessionOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from core.zmtp.frames import Message
     from core.zmtp.limits import PeerLimits
@@ -342,10 +342,10 @@ class WorkerSession:
 
     # ----------------------------------------------------------------------------------------------------------- time and end
 
-    def tick(self, now: float, due_at: float | None = None) -> None:
+    def tick(self, now: float, due_at: float | None = None, in_transit: Callable[[], int] = int) -> None:
         """Send a heartbeat if one is due; give up a silent broker; drop old kept replies.
 
-        `due_at` is when the call was due.
+        `due_at` is when the call was due; `in_transit` see `Socket.in_transit`.
         """
         self.search.tick(now)
         self.kept.forget_old(now)
@@ -355,7 +355,7 @@ class WorkerSession:
         liveness.called(due_at, now)
         if not self._numbered and self._in_flight:
             liveness.heard_at = now  # example brokers do not heartbeat busy workers (MDP-21)
-        elif liveness.is_dead(now):
+        elif liveness.is_dead(now, in_transit):
             self.counters.silences += 1
             self._end(EndReason.SILENT, now)
             return

@@ -18,6 +18,7 @@ import core
 from bstar.net.boot_clock import boot_clock
 from core.daemon.logs import RateLimitedLog
 from core.machine.bounded_msgpack import unpack
+from core.machine.liveness import Transit
 from core.rpc.connect_times import with_connect_times
 from core.runtime import runtime, supervision
 from titanic.mirror.mirrored_disk import MirroredDisk
@@ -84,6 +85,8 @@ class MirrorLine:
         self._detector = FailureDetector(terms.window_s, -inf if terms.alone else None) if terms is not None else None
         self._pulse = 0  # number of the newest
         self._pulse_open = False  # it is not answered yet
+        self._transit = Transit()
+        self._moves: bool | None = None  # the answer of `_look`, None until it has come
         self._supervisor = supervision.current()
         self._pulse_clock = self._supervisor.timer("titanic pulse clock", self._send_pulse)
         self.timeout_s = timeout_s
@@ -301,15 +304,26 @@ class MirrorLine:
         self._call_soon(self._end_session, reason)
 
     def wait(self, number: int) -> bool:
-        """See `ReplicaLink`; a mirror that takes too long ends the session."""
+        """See `ReplicaLink`; a mirror that takes too long ends the session, unless octets to it or from it move (`Transit`)."""
         with self._changed:
-            if self._changed.wait_for(lambda: self._is_over(number), self.timeout_s):
+            self._moves = True
+            while self._moves and not self._changed.wait_for(lambda: self._is_over(number), self.timeout_s):
+                self._moves = None
+                self._call_soon(self._look)
+                self._changed.wait_for(lambda: self._moves is not None or self._is_over(number), self.timeout_s)
+            if self._is_over(number):
                 return self._in_session(number)
             self.reason = f"no answer within {self.timeout_s:g} s"
             self._open = self.live = False
             self.ready = 0
         self._fail(self.reason)
         return False
+
+    def _look(self) -> None:
+        """Tell the thread that waits whether octets have moved since it last asked."""
+        with self._changed:
+            self._moves = self._socket is not None and self._transit.moves(self._socket.in_transit())
+            self._changed.notify_all()
 
     def _in_session(self, number: int) -> bool:
         return self._open and number > self._begun

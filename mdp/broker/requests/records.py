@@ -309,6 +309,7 @@ class Worker:
         recalled: keys of requests, in flight or answered, that it was asked to return.
         pinged: whether it was sent a PING, which shows that the broker knows them too.
         beats_busy: whether it is known to send heartbeats while it works (MDP-37).
+        in_transit: what `Socket.in_transit` returned when its silence was last judged.
         beat_at: when to send it the next heartbeat.
         beat_s: seconds between two heartbeats to it.
         expiry_s: seconds of silence after which it counts as dead.
@@ -318,8 +319,8 @@ class Worker:
     """
 
     __slots__ = (
-        "allowed", "beat_at", "beat_s", "beats_busy", "concurrency", "credit", "dialect", "done", "entries", "expiry_s",
-        "in_flight", "is_v03", "knows_ping", "list_from", "list_to", "live", "metadata", "pace", "peer", "pinged", "plain", "ready_list",
+        "allowed", "beat_at", "beat_s", "beats_busy", "concurrency", "credit", "dialect", "done", "entries", "expiry_s", "in_flight",
+        "in_transit", "is_v03", "knows_ping", "list_from", "list_to", "live", "metadata", "pace", "peer", "pinged", "plain", "ready_list",
         "recalled", "seen", "service", "since", "small", "stuck", "user", "version",
     )  # fmt: skip
 
@@ -335,7 +336,7 @@ class Worker:
         self.ready_list: deque[Worker] | None = None
         self.list_from = self.list_to = self.allowed = self.credit = credit
         self.concurrency = min(concurrency or credit, credit)
-        self.done = self.entries = 0
+        self.done = self.entries = self.in_transit = 0
         self.service = service
         self.beat_at = now
         self.pace = Pace()

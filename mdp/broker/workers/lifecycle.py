@@ -20,6 +20,7 @@ from mdp.broker.workers.directory import Directory
 from mdp.broker.workers.maintenance import Upkeep
 from mdp.broker.workers.policies import Policies
 from mdp.broker.workers.worker_states import TABLE, Action, State
+from mdp.wire.channels import connection_of
 from mdp.wire.commands import DIALECTS, V03, Dialect, is_service_name, worker_disconnect, worker_heartbeat, worker_ping
 from mdp.wire.events import Cancel, Disconnect, Failure, Heartbeat, Invalid, Partial, ProgressReport, Ready, Return
 from mdp.wire.events import Final as FinalEvent
@@ -80,6 +81,7 @@ class WorkerLifecycle:
         self._heartbeat_s = self.options.heartbeat_ms / 1000
         self._stalls = Stalls(self._heartbeat_s, SILENCE_INTERVALS_MAX * self.options.expiry_s)  # suspensions of this process (fault P2)
         self._busy_s = self.options.busy_ms / 1000
+        self.in_transit: Callable[[bytes], int] = lambda peer: 0  # see `Socket.in_transit`
         self.is_ours: Callable[[bytes], bool] = _all  # whether a service belongs to this broker; a shard has a share of them
 
     def _worker_event(self, peer: bytes, worker: Worker | None, event: BrokerEvent, now: float) -> None:
@@ -246,17 +248,27 @@ class WorkerLifecycle:
         if not worker.in_flight:
             worker.since = worker.seen  # meaningless now; the old float would keep the memory of a past burst in use
         if worker.in_flight and not worker.beats_busy:
-            if now >= worker.since + self._busy_s:
+            if now >= worker.since + self._busy_s and not self._moves(worker, now):
                 self._remove(worker, "workers_stuck", now)
                 return
         elif now >= self._stalls.excused(worker.seen + worker.expiry_s, worker.expiry_s):
-            self._remove(worker, "workers_expired", now)
-            return
+            if not self._moves(worker, now):
+                self._remove(worker, "workers_expired", now)
+                return
         if now >= worker.beat_at:
             worker.beat_at = next_beat(worker.beat_s, now)
             self.counters.heartbeats_sent += 1
             self.request_table.send(worker.peer, encode_message(beat_to(worker)))
         self._watch(worker)
+
+    def _moves(self, worker: Worker, now: float) -> bool:
+        """Note a sign of life if octets of a message, behind which heartbeats wait, have moved since the last call."""
+        in_transit = self.in_transit(connection_of(worker.peer))
+        moves = in_transit not in (0, worker.in_transit)
+        worker.in_transit = in_transit
+        if moves:
+            worker.since = worker.seen = now
+        return moves
 
     def _visit_due(self, now: float) -> None:
         due = self._beats.due(now)

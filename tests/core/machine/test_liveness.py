@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 
-from core.machine.liveness import EXCUSES_MAX, Liveness, Stalls, WorkerHeartbeats
+from core.machine.liveness import EXCUSES_MAX, Liveness, Silences, Stalls, Transit, WorkerHeartbeats
 
 
 @pytest.mark.parametrize("silent_s,dead", [(0.0, False), (1.0, False), (2.0, False), (2.9, False), (3.0, True), (100.0, True)])
@@ -173,3 +174,33 @@ def test_a_call_is_late_from_half_an_interval_on(now: float, silent: list[bytes]
 def test_hb_03_one_beat_after_a_pause() -> None:
     workers = WorkerHeartbeats(1.0, 3, Counter(), 0.0)
     assert [workers.take_beat(now) for now in (0.9, 1.0, 1.1, 2.0, 7.3, 8.2, 8.3)] == [False, True, False, True, True, False, True]
+
+
+def test_hb_02_octets_that_move_are_a_sign_of_life() -> None:
+    transit = Transit()
+    assert [transit.moves(octets) for octets in (0, 10, 10, 30, 20, 0, 20, 0)] == [False, True, False, True, True, False, True, False]
+
+
+def test_hb_02_a_peer_whose_message_moves_is_not_dead() -> None:
+    liveness = Liveness(1.0, 3, 0.0)
+    for now in range(3, 100, 3):
+        assert not liveness.is_dead(float(now), partial(int, now))
+        assert liveness.expires_at() == now + 3
+    assert not liveness.is_dead(101.9, partial(int, 99))
+    assert liveness.is_dead(102.0, partial(int, 99))
+
+
+def test_hb_02_of_many_peers_those_whose_messages_move_are_not_silent() -> None:
+    octets = {b"moves": 1, b"stands": 5, b"none": 0}
+    silences: Silences[bytes] = Silences(10.0, 1.0)
+    silences.in_transit = octets.__getitem__
+    for peer in octets:
+        silences.set(peer, 3.0)
+    ended: list[tuple[float, bytes]] = []
+    for step in range(3, 10):
+        now = float(step)
+        ended += [(now, peer) for peer in silences.take_ended(now, now)[0]]
+        octets[b"moves"] += 1
+    assert ended == [(3.0, b"none"), (4.0, b"stands")]
+    silences.forget(b"moves")
+    assert silences.deadline() is None

@@ -31,6 +31,7 @@ class Clock:
         self.now = 0.0
         self.did: list[tuple[float, str]] = []
         self.life_s: float | None = None
+        self.in_transit = 0
         self._numbers = count()
         self._timers: list[tuple[float, int, asyncio.TimerHandle, Callable[[], object]]] = []
         loop: Any = _NoLoop()
@@ -44,7 +45,7 @@ class Clock:
             self.note("alive")
             return self.life_s
 
-        self.heartbeat = Heartbeat(later, interval_s, timeout_s, lambda: self.note("ping"), self.note, alive)
+        self.heartbeat = Heartbeat(later, interval_s, timeout_s, lambda: self.note("ping"), self.note, lambda: self.in_transit, alive)
 
     def note(self, what: str) -> None:
         self.did.append((self.now, what))
@@ -86,6 +87,17 @@ def test_silence_after_a_ping_ends_the_connection() -> None:
     clock.heartbeat.start()
     clock.heartbeat.heard = True  # before the PING
     assert clock.until(13.0) == [(10.0, "ping"), (13.0, SILENT)]
+
+
+def test_octets_of_a_large_message_before_a_ping_keep_it_while_they_move() -> None:
+    """ZMTP-56, HB-02: the PING waits behind them."""
+    clock = Clock(100.0, 3.0)
+    clock.heartbeat.start()
+    clock.until(100.0)
+    for _ in range(20):
+        clock.in_transit += 1
+        assert clock.until(clock.now + 3.0) == []
+    assert clock.until(clock.now + 3.0) == [(163.0, SILENT)]
 
 
 def test_what_was_heard_after_a_ping_keeps_it_and_the_next_ping_begins_anew() -> None:

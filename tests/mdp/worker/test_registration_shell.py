@@ -39,6 +39,7 @@ class Connected:
     def __init__(self, context: core.Context, endpoint: str, options: object, **calls: Any) -> None:
         self.trouble, self.refused, self.limits = "no route", False, self.told
         self.calls = calls
+        self.octets = self.octets_more = 0  # what moves between two looks
         self.sent: list[bytes] = []
         self.lingers: list[int] = []
         self.said: list[str] = []
@@ -54,6 +55,10 @@ class Connected:
 
     def close(self, linger_ms: int) -> None:
         self.lingers.append(linger_ms)
+
+    def in_transit(self) -> int:
+        self.octets += self.octets_more
+        return self.octets
 
     def abandon(self) -> None:
         self.said.append("abandon")
@@ -213,6 +218,18 @@ async def test_a_broker_that_is_silent_is_left_and_that_is_logged(caplog: pytest
     await asyncio.sleep(2)
     assert (connection.said, connection.lingers, seat.unwanted) == (["silent"], [0], seat.requests)
     assert "echo: tcp://broker:5555 is silent" in [record.getMessage() for record in caplog.records]
+
+
+@in_virtual_time
+async def test_hb_02_a_broker_lives_while_octets_of_a_message_move() -> None:
+    seat = Seat()
+    connection = seat.begin(1)
+    connection.octets_more = 1000
+    await asyncio.sleep(HEARTBEAT_S * LIVENESS * 20)
+    assert (connection.said, connection.lingers) == ([], [])
+    connection.octets_more = 0
+    await asyncio.sleep(HEARTBEAT_S * LIVENESS + 1)
+    assert connection.said == ["silent"]
 
 
 @in_virtual_time

@@ -14,6 +14,7 @@ import core
 import mdp
 import titanic
 from tests.scenes.prefork import command
+from tests.scenes.slow_line import slow_line
 from titanic.commands.operator import operator
 from titanic.errors import Unavailable
 from titanic.journal.ownership import MARK_NAME, Step, read_mark
@@ -81,6 +82,24 @@ async def test_socket_options_may_name_what_both_ends_set_themselves(tmp_path: P
         async with titanic.Store(titanic.RealDisk(tmp_path / "a"), OPTIONS, mirror=line) as stored:
             await stored.wait_for_mirror()
             assert line.state == "in step"
+
+
+async def test_hb_02_a_mirror_on_a_slow_line_is_waited_for_while_octets_move(tmp_path: Path) -> None:
+    """A sync and each copy take many times as long as an answer may; it never came in step."""
+    large = titanic.JournalOptions(log=titanic.LogOptions(segment_bytes=2**20, reserve_bytes=4096))
+    async with mirror(tmp_path / "b") as (_, endpoint), slow_line(endpoint, 500_000) as line:
+        for _ in range(2):  # what the first one does not send is caught up with
+            link = MirrorLine(line, timeout_s=0.3)
+            async with titanic.Store(titanic.RealDisk(tmp_path / "a"), large, mirror=link) as stored:
+                await stored.wait_for_mirror()
+                assert (await submitted(stored, os.urandom(700_000)))[0] == b"200"
+    (tmp_path / "b").rename(tmp_path / "former")
+    async with mirror(tmp_path / "b") as (_, endpoint), slow_line(endpoint, 500_000) as line:
+        link = MirrorLine(line, timeout_s=0.3)
+        async with titanic.Store(titanic.RealDisk(tmp_path / "a"), large, mirror=link) as stored:
+            await stored.wait_for_mirror()  # all of its files
+            assert link.state == "in step"
+    assert same_segments(tmp_path / "a", tmp_path / "b")
 
 
 async def test_without_its_mirror_a_store_takes_nothing_and_goes_on_by_itself_when_it_is_back(tmp_path: Path) -> None:
