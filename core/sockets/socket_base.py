@@ -286,15 +286,14 @@ class SocketBase(Receiving):
             self.pattern.detach(pipe)
             self.counters.undelivered += pipe.discard_outbox()
         self._dispatch_pending()  # an XPUB reports the topics of its subscriber (PSB-06)
-        routing_id = pipe.routing_id or pipe.identity
         # If another peer has taken over the routing id (RTR-08), no peer is reported as gone.
-        if not pipe.routing_id or self.pattern.peer(routing_id) in (None, pipe):
+        if not pipe.routing_id or self.pattern.peer(pipe.routing_id) in (None, pipe):
             self._tell_watcher(pipe, False)
 
     def detach(self, pipe: Pipe) -> None:
         """See `EndpointsSocket`."""
         self.pattern.detach(pipe)
-        if not self.closed and asyncio._get_running_loop() is not None:
+        if asyncio._get_running_loop() is not None:
             self._on_state_change()  # not within a call of the program
 
     def session_opened(self, session: SessionPort) -> None:
@@ -328,13 +327,9 @@ class SocketBase(Receiving):
                 _queue(self, pipe, batch.messages(), octets)
             elif not self._plain:
                 messages = self.pattern.deliver(pipe, batch.messages())
-                if not messages:
-                    self._dispatch_pending()
-                elif not self.pattern.as_queued:
+                if messages:
                     self.inbound.push(pipe, messages)  # REQ, REP: `recv` changes the message
-                    self._hand_over_queued()
-                else:
-                    _hand_over(self, receiver, Batch.of([], messages))
+                self._dispatch_pending()
             elif len(batch.ends) + len(batch.made) == 1:  # as `len(batch)`, a call less
                 receiver(batch)  # the answer to one message leaves at once
             else:

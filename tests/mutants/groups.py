@@ -339,6 +339,7 @@ SOCKETS = (
     "tests/core/zmtp/test_limits.py",
     "tests/core/sockets/test_*.py",
     "tests/core/sockets/results/test_*.py",
+    "tests/core/net/test_byte_counts.py",
     "tests/core/net/test_disconnected_peers.py",
     "tests/core/net/test_large_frames.py",
     "tests/core/net/test_session.py",

@@ -6,6 +6,7 @@ import msgpack
 import pytest
 
 from core.zmtp.limits import PeerLimits
+from mdp.access.service_policies import ServicePolicies
 from mdp.cluster.lending import EXAMINED_MAX
 from mdp.wire.commands import (
     CLIENT_CANCEL_03,
@@ -221,3 +222,50 @@ def test_a_peer_that_refuses_gets_nothing_until_its_next_offer() -> None:
     assert scene.to_peers == []
     scene.offer(B, echo=1)
     assert scene.lent().endpoint == B
+
+
+def test_requests_of_a_service_with_policies_are_not_lent() -> None:
+    """This broker alone decides when one is given."""
+    scene = Scene()
+    scene.machine.set_policies(ServicePolicies({"policy": [{"services": ["echo"], "rate": {"per_s": 100, "burst": 100}}]}), scene.now)
+    scene.offer(B, echo=1)
+    scene.ask(1)
+    assert (scene.to_peers, scene.machine.stats()["queued"]) == ([], 1)
+
+
+@pytest.mark.parametrize("first", ["expired", "too large"])
+def test_a_request_behind_one_that_ends_is_lent_with_the_same_offer(first: str) -> None:
+    scene = Scene()
+    scene.lending._limits_of = {B: PeerLimits(parts=10)}.get
+    scene.offer(B, echo=0)
+    head = CLIENT_REQUEST_03 + bytes(8)
+    scene.say(b"client", head, b"echo", encode_options({"deadline_ms": 125}), *[b"x"] * (1 if first == "expired" else 50))
+    scene.ask(2)
+    scene.now = 0.125 if first == "expired" else 0.0
+    (error,) = scene.offer(B, echo=1)
+    assert error[2] == (b"DEADLINE_EXCEEDED" if first == "expired" else b"TOO_LARGE")
+    assert scene.lent().endpoint == B
+
+
+def test_an_answer_of_a_peer_shows_that_it_gets_what_a_lost_worker_had() -> None:
+    """MDP-37."""
+    scene = Scene()
+    scene.offer(B, echo=2)
+    scene.ask(1)
+    first = scene.lent()
+    scene.say(b"worker", WORKER_READY_03, b"echo", encode_options({"credit": 1}))
+    scene.ask(2)
+    scene.now = 1.0
+    scene.out(scene.machine.peer_lost(b"worker", scene.now))
+    assert (scene.to_peers, scene.lending.needs_workers) == ([], True)
+    scene.now = 2.0
+    scene.answer(B, first, CLIENT_FINAL_03, b"done")
+    assert scene.lent().endpoint == B
+
+
+def test_what_a_peer_has_lost_is_counted_once() -> None:
+    scene = Scene()
+    scene.offer(B, echo=1)
+    scene.ask(1)
+    scene.answer(B, scene.lent(), CLIENT_ERROR_03, b"WORKER_LOST", b"why")
+    assert scene.lending.counters["given_back"] == 1
