@@ -31,7 +31,9 @@ _BYTES_AT_ONCE: Final = 4 * 2**20
 # In these versions of CPython, `writelines` of asyncio does not pause its protocol, so nothing limits what waits for a peer that does
 # not read (gh-127655).
 WRITELINES_PAUSES: Final = not ((3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2))
-ACKED: Final = slice(120, 128)  # of `struct tcp_info`, Linux: `tcpi_bytes_acked`
+# Linux: where `tcpi_bytes_acked` is in `struct tcp_info`.
+ACKED_AT: Final = 120
+ACKED_END: Final = 128
 LAST_WORDS_S: Final = 1.0  # how long the peer has, after the end of our stream, to read what is in flight and to close too
 
 
@@ -95,7 +97,7 @@ def acknowledged(transport: asyncio.Transport) -> int:
     """Return how many sent bytes the peer's system has acknowledged; 0 where the system does not tell, as for ipc."""
     if sys.platform == "linux":
         with suppress(OSError), socket.socket(fileno=os.dup(descriptor(transport))) as sock:  # uvloop's has no options to read
-            return int.from_bytes(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ACKED.stop)[ACKED], sys.byteorder)
+            return int.from_bytes(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ACKED_END)[ACKED_AT:], sys.byteorder)
     return 0
 
 

@@ -7,7 +7,7 @@ iteration: no task, no queue and no await per message. It does not parse MDP.
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, Unpack
 
@@ -211,13 +211,13 @@ class Broker:
         if self._loop is None or self._stopped is None or self._stopped.done():
             return
         self._stopped.set_result(None)  # from now on no timer is set
-        try:
+        with ExitStack() as stack:
+            for clock in (self._clock, self._look_clock, self._release_clock, self._memory_clock):
+                stack.callback(clock.cancel)  # sending the last messages may have set it
+            stack.enter_context(suppress(core.ContextTerminated))  # by the program: nothing can be sent
+            stack.callback(self._socket.set_batch_receiver, None)
             self._release()
             self._flush(self.machine.stop(self._now(self._loop)))
-        finally:
-            self._socket.set_batch_receiver(None)
-            for clock in (self._clock, self._look_clock, self._release_clock, self._memory_clock):
-                clock.cancel()  # sending the last messages may have set it
         self._drained.look()
 
     async def __aenter__(self) -> Self:
