@@ -19,7 +19,7 @@ from tests.scenes.programs import first_to_end
 if TYPE_CHECKING:
     from tests.scenes.programs import Program, Programs
 
-BEAT = ("--heartbeat-ms", "200")
+BEAT = ("--heartbeat-ms", "800")  # a pause of a busy machine is no fail-over
 CALM = ("--heartbeat-ms", "2000")  # where no silence is waited for: a pause of two heartbeats ends a term
 CALL = ("bstar", "call", "--primary", "ipc://p.front", "--backup", "ipc://b.front", "--settle", "0.2", "--timeout", "0.3")
 
