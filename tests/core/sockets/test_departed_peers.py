@@ -40,7 +40,7 @@ async def until_it_waits(socket: core.Socket, frames: list[bytes]) -> Any:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_send_to_a_peer_that_leaves_ends_and_others_go_on(context: core.Context, transport: str, end: str) -> None:
     router = context.socket(core.ROUTER, linger=0, router_mandatory=1, sndhwm=1)
-    slow, other = (context.socket(core.DEALER, linger=0, rcvhwm=1, routing_id=name) for name in (b"slow", b"other"))
+    slow, other = (context.socket(core.DEALER, linger=0, rcvhwm=1, max_ahead_bytes=0, routing_id=name) for name in (b"slow", b"other"))
     router.bind(transport)
     other.connect(router.last_endpoint)
     if end == "router disconnects":
@@ -74,7 +74,7 @@ async def test_a_send_to_a_peer_that_leaves_ends_and_others_go_on(context: core.
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_publisher_waits_no_longer_for_a_subscriber_that_leaves(context: core.Context, transport: str, end: str) -> None:
     publisher = context.socket(core.XPUB, linger=0, xpub_nodrop=1, sndhwm=1)
-    slow, other = (context.socket(core.SUB, linger=0, rcvhwm=count) for count in (1, 0))
+    slow, other = (context.socket(core.SUB, linger=0, rcvhwm=count, max_ahead_bytes=0) for count in (1, 0))
     publisher.bind(transport)
     slow.connect(publisher.last_endpoint)
     slow.subscribe(b"x")
@@ -130,7 +130,7 @@ async def test_a_send_that_waits_goes_to_a_new_connection_with_its_routing_id(co
     """It is queued there before the peer answers."""
     router = context.socket(core.ROUTER, linger=0, router_mandatory=1, sndhwm=1)
     router.bind("inproc://one")
-    slow = context.socket(core.DEALER, linger=0, rcvhwm=1, routing_id=b"name")
+    slow = context.socket(core.DEALER, linger=0, rcvhwm=1, max_ahead_bytes=0, routing_id=b"name")
     slow.connect("inproc://one")
     waits = await until_it_waits(router, [b"name", b"x"])
     router.connect_routing_id = b"name"

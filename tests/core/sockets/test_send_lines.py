@@ -96,7 +96,7 @@ async def router(request: pytest.FixtureRequest) -> AsyncIterator[core.Socket]:
 
 
 async def connected(router: core.Socket) -> dict[bytes, core.Socket]:
-    dealers = {name: router.context.socket(core.DEALER, linger=0, rcvhwm=1, routing_id=name) for name in NAMES}
+    dealers = {name: router.context.socket(core.DEALER, linger=0, rcvhwm=1, max_ahead_bytes=0, routing_id=name) for name in NAMES}
     for name, dealer in dealers.items():
         dealer.connect(router.last_endpoint)
         await dealer.send(b"ready")
