@@ -38,8 +38,8 @@ class Transit:
         self._last = 0
 
     def moves(self, in_transit: int) -> bool:
-        """Return whether a message moves since the last call, by what `Socket.in_transit` returns now."""
-        moves = in_transit not in (0, self._last)
+        """Return whether a message has moved since the last call, or got through, by what `Socket.in_transit` returns now."""
+        moves = in_transit != self._last
         self._last = in_transit
         return moves
 
@@ -121,11 +121,10 @@ class Silences(Generic[K]):
         return ended, postponed
 
     def _moves(self, peer: K) -> bool:
-        in_transit = self.in_transit(peer)
-        if not in_transit:
-            self._transits.pop(peer, None)
-            return False
-        return self._transits.setdefault(peer, Transit()).moves(in_transit)
+        if self._transits.setdefault(peer, Transit()).moves(self.in_transit(peer)):
+            return True
+        del self._transits[peer]
+        return False
 
 
 class Liveness:

@@ -64,3 +64,17 @@ def test_the_octets_are_those_of_the_connection_of_a_worker_that_shares_it() -> 
         scene.wait(BEAT_S)
     assert asked == [b"W", b"W"]  # by the twin too
     assert scene.counters["workers_expired"] == 1
+
+
+def test_a_message_that_got_through_leaves_its_worker_the_whole_time() -> None:
+    """MDP-36: its heartbeats came behind it."""
+    octets = 1000
+    scene = Scene(heartbeat_ms=int(BEAT_S * 1000))
+    line(scene, lambda peer: octets)
+    scene.ready("0.3", b"W")
+    scene.wait(3.5 * BEAT_S)
+    octets = 0  # before the next look
+    scene.wait(5 * BEAT_S)
+    assert scene.counters["workers_expired"] == 0
+    scene.wait(2 * BEAT_S)
+    assert scene.counters["workers_expired"] == 1
