@@ -262,7 +262,7 @@ class WorkerLifecycle:
         self._watch(worker)
 
     def _moves(self, worker: Worker, now: float) -> bool:
-        """Note a sign of life if octets of a message, behind which heartbeats wait, have moved since the last call; see `Transit`."""
+        """Note a sign of life if octets of a message have moved since the last call; see `Transit`."""
         in_transit = self.in_transit(connection_of(worker.peer))
         moves = in_transit != worker.in_transit
         worker.in_transit = in_transit
