@@ -336,7 +336,7 @@ class Worker:
         self.ready_list: deque[Worker] | None = None
         self.list_from = self.list_to = self.allowed = self.credit = credit
         self.concurrency = min(concurrency or credit, credit)
-        self.done = self.entries = self.in_transit = 0
+        self.done = self.entries = 0
         self.service = service
         self.beat_at = now
         self.pace = Pace()
@@ -348,6 +348,7 @@ class Worker:
         self.stuck: bool | None = False if dialect == V03 else None
         self.version = ""
         self.metadata: Mapping[str, Any] | None = None
+        self.in_transit = 0
 
 
 class Service:
