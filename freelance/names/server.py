@@ -84,10 +84,13 @@ class NameServer(Service):
         self._watching = 0
         self._not_compared = len(self._peers)
         self._caught_up = asyncio.Event()
+        self._new_s = 2 * sync_s  # by then every peer has asked for its records
+        self._new_until = 0.0
         if not self._peers:
             self._caught_up.set()
 
     async def _start(self) -> None:
+        self._new_until = self._loop.time() + self._new_s
         for peer in self._peers:
             await self._stack.enter_async_context(peer)
         await self._stack.enter_async_context(self._server)
@@ -144,7 +147,9 @@ class NameServer(Service):
     async def _answer(self, body: list[bytes]) -> list[bytes]:
         if body[0] in VERBS_AFTER_CATCHING_UP:
             await self._caught_up.wait()
-            if self._peers and self.registry.lacks(body, self._loop.time()):
+            # Peers that came up before this server may not have noticed it yet, and then do not send their changes to it.
+            now = self._loop.time()
+            if self._peers and (now < self._new_until or self.registry.lacks(body, now)):
                 await asyncio.gather(*(peer.compare() for peer in self._peers if peer.in_touch))
         answer = self.registry.receive(body, wall_ms=wall_ms(), now=self._loop.time())
         self._changed()
@@ -210,6 +215,7 @@ class Peer:
         self._sync_s = sync_s
         self._asked = False
         self.in_touch = False  # it has answered last time
+        self._comparing: asyncio.Future[None] | None = None  # done when the comparison ends that `compare` has begun
         self._unsent: dict[bytes, asyncio.Future[None]] = {}  # with what is done when it has them
         self._queued = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -242,12 +248,24 @@ class Peer:
             self.in_touch = False
 
     async def compare(self) -> None:
-        """Fetch its records if they differ, for up to `POOL_S`."""
+        """Fetch its records if they differ, for up to `POOL_S`.
+
+        One comparison at a time, however many clients ask: those that come while one runs share the next.
+        """
+        if self._comparing is not None:
+            await asyncio.wait([self._comparing])  # it may have begun before a change that the caller knows of
+        if self._comparing is not None:
+            await asyncio.wait([self._comparing])
+            return
+        done = self._comparing = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(POOL_S):
                 await self._fetch()
         except (NoServer, MalformedMessage, TimeoutError):
             self.in_touch = False
+        finally:
+            self._comparing = None
+            done.set_result(None)
 
     async def _run(self) -> None:
         while True:

@@ -199,6 +199,41 @@ async def test_nam_06_a_change_is_answered_when_peers_have_it_and_one_that_does_
     assert asked.count(b"STATE") < compared + 10
 
 
+async def test_nam_06_a_new_server_asks_its_peers_which_may_not_have_noticed_it_yet(stack: AsyncExitStack) -> None:
+    one = await stack.enter_async_context(NameServer(ANY))  # it tells no peer of its changes
+    old = await asking(stack, one.identity)
+    await old.set("shop", bind=["tcp://*:5555"])
+    two = await stack.enter_async_context(NameServer(ANY, peers=[one.identity], sync_s=1000.0))
+    new = await asking(stack, two.identity)
+    assert (await new.get("shop")).bind == ("tcp://*:5555",)
+    await old.set("shop", connect=["ipc://shop"])
+    assert (await new.get("shop")).connect == ("ipc://shop",)
+
+
+async def test_nam_06_however_many_clients_ask_for_what_is_unknown_a_peer_is_asked_once_at_a_time(stack: AsyncExitStack) -> None:
+    running = most = asked = 0
+
+    async def peer(body: list[bytes]) -> list[bytes]:
+        nonlocal running, most, asked
+        if body[0] == b"STATE":
+            running, asked = running + 1, asked + 1
+            most = max(most, running)
+            await asyncio.sleep(0.01)  # it takes a while
+            running -= 1
+            return [b"200", bytes(32)]
+        return [b"200"]
+
+    slow = await stack.enter_async_context(freelance.Server(ANY, peer))
+    server = await stack.enter_async_context(NameServer(ANY, peers=[slow.identity]))
+    names = await asking(stack, server.identity)
+    assert (await names.get("shop")).connect == ()
+    before = asked
+    listings = await asyncio.gather(*(names.get(f"shop{number}") for number in range(200)))
+    assert {listing.connect for listing in listings} == {()}
+    assert asked > before
+    assert most <= 2  # with the comparison that comes now and then
+
+
 async def test_nam_06_clients_go_on_when_a_server_of_the_pool_dies(stack: AsyncExitStack, tmp_path: Path) -> None:
     ends = [f"ipc://{tmp_path / name}" for name in "ab"]
     two = await stack.enter_async_context(NameServer(ends[1], peers=[ends[0]], sync_s=0.05))
