@@ -6,6 +6,7 @@ from collections import OrderedDict, deque
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from core.machine.liveness import Transit
 from core.zmtp.frames import encode_frame, encode_prefix
 from mdp.broker.requests.client_requests import ClientQueue
 from mdp.broker.workers.pacing import Pace
@@ -309,7 +310,7 @@ class Worker:
         recalled: keys of requests, in flight or answered, that it was asked to return.
         pinged: whether it was sent a PING, which shows that the broker knows them too.
         beats_busy: whether it is known to send heartbeats while it works (MDP-37).
-        in_transit: what `Socket.in_transit` returned when its silence was last judged.
+        transit: whether messages move to it or from it.
         beat_at: when to send it the next heartbeat.
         beat_s: seconds between two heartbeats to it.
         expiry_s: seconds of silence after which it counts as dead.
@@ -320,8 +321,8 @@ class Worker:
 
     __slots__ = (
         "allowed", "beat_at", "beat_s", "beats_busy", "concurrency", "credit", "dialect", "done", "entries", "expiry_s", "in_flight",
-        "in_transit", "is_v03", "knows_ping", "list_from", "list_to", "live", "metadata", "pace", "peer", "pinged", "plain", "ready_list",
-        "recalled", "seen", "service", "since", "small", "stuck", "user", "version",
+        "is_v03", "knows_ping", "list_from", "list_to", "live", "metadata", "pace", "peer", "pinged", "plain", "ready_list",
+        "recalled", "seen", "service", "since", "small", "stuck", "transit", "user", "version",
     )  # fmt: skip
 
     def __init__(self, peer: bytes, service: Service, dialect: Dialect, credit: int, now: float, concurrency: int | None = None) -> None:
@@ -348,7 +349,7 @@ class Worker:
         self.stuck: bool | None = False if dialect == V03 else None
         self.version = ""
         self.metadata: Mapping[str, Any] | None = None
-        self.in_transit = 0
+        self.transit = Transit()
 
 
 class Service:

@@ -263,9 +263,7 @@ class WorkerLifecycle:
 
     def _moves(self, worker: Worker, now: float) -> bool:
         """Note a sign of life if octets of a message have moved since the last call; see `Transit`."""
-        in_transit = self.in_transit(connection_of(worker.peer))
-        moves = in_transit != worker.in_transit
-        worker.in_transit = in_transit
+        moves = worker.transit.moves(self.in_transit(connection_of(worker.peer)))
         if moves:
             worker.since = worker.seen = now
         return moves
