@@ -43,34 +43,38 @@ def test_every_daemon_is_known(program: str) -> None:
     assert daemons_of(main, click.Context(main)) == sorted(DAEMONS[program])
 
 
+def signalled_at_import(number: signal.Signals, place: Path) -> dict[str, str]:
+    """Return an environment in which Python sends itself a signal when it imports a module of click."""
+    (place / "sitecustomize.py").write_text(
+        f"""
+import os, signal, sys
+
+class AtImport:
+    def find_spec(name, path=None, target=None):
+        if name == "click.exceptions":
+            os.kill(os.getpid(), signal.{number.name})
+
+sys.meta_path.insert(0, AtImport)
+"""
+    )
+    return {**os.environ, "PYTHONPATH": str(place)}
+
+
 @pytest.mark.parametrize("start, number", [*STARTS, ("mdp broker", signal.SIGINT)])
 def test_signal_while_a_daemon_is_imported_ends_it_with_0(start: str, number: signal.Signals, tmp_path: Path) -> None:
     """P3: click is imported long after the start and long before anything of the daemon's own is done."""
-    process = subprocess.Popen(
-        [sys.executable, "-X", "importtime", "-m", *start.split()],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "click.exceptions" in line:
-            process.send_signal(number)
-            break
-    process.communicate()
-    assert process.returncode == 0
+    command = [sys.executable, "-m", *start.split()]
+    assert subprocess.run(command, cwd=tmp_path, env=signalled_at_import(number, tmp_path), check=False).returncode == 0
 
 
 @WITH_HANGUP
 def test_hangup_while_a_daemon_is_imported_has_it_read_its_files_again_when_it_serves(tmp_path: Path) -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "mdp", "broker", "--bind", "ipc://broker"]
+    command = [sys.executable, "-m", "mdp", "broker", "--bind", "ipc://broker"]
+    environment = signalled_at_import(signal.SIGHUP, tmp_path)
     said: list[str] = []
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr or ():
-            if "click.exceptions" in line:
-                process.send_signal(signal.SIGHUP)
-            elif "core.daemon " in line:
+            if "core.daemon " in line:
                 said.append(line.split("core.daemon ")[1].split()[0])
                 if said[-1] == "reloaded":
                     process.send_signal(signal.SIGTERM)
@@ -130,20 +134,9 @@ def test_command_with_closed_streams_serves_and_ends_in_order(streams: tuple[int
 
 
 def test_command_that_asks_ends_by_the_signal(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-X", "importtime", "-m", "mdp", "call", "broker", "x"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "click.exceptions" in line:
-            process.send_signal(signal.SIGTERM)
-            break
-    process.communicate()
-    assert process.returncode == -signal.SIGTERM
+    command = [sys.executable, "-m", "mdp", "call", "broker", "x"]
+    environment = signalled_at_import(signal.SIGTERM, tmp_path)
+    assert subprocess.run(command, cwd=tmp_path, env=environment, check=False).returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ async def test_zmtp_58_a_peer_that_never_answers_gets_two_pings_at_most() -> Non
 
 async def test_zmtp_60_no_ping_before_the_handshake_is_complete() -> None:
     async with core.Context() as context:
-        socket = context.socket(core.DEALER, linger=0, heartbeat_ivl=10, heartbeat_timeout=10_000, handshake_ivl=200, oldest_zmtp=3)
+        socket = context.socket(core.DEALER, linger=0, heartbeat_ivl=10, heartbeat_timeout=10_000, handshake_ivl=1000, oldest_zmtp=3)
         socket.bind("tcp://127.0.0.1:*")
         async with await WirePeer.connect(socket.last_endpoint) as slow:
             await slow.send(GREETING_NULL)

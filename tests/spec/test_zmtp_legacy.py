@@ -445,7 +445,7 @@ async def test_zmtp_05_zmtp_07_a_greeting_in_stages_is_whole_before_a_mismatch_c
 
 @pytest.mark.parametrize("said", [0, 1, 9, 10, 11, 63, 64])
 async def test_zmtp_11_zmtp_14_zmtp_76_an_unfinished_greeting_in_stages_ends_at_the_timer(said: int) -> None:
-    async with socket_of(core.ROUTER, handshake_ivl=100) as router, await WirePeer.connect(router.last_endpoint) as peer:
+    async with socket_of(core.ROUTER, handshake_ivl=300) as router, await WirePeer.connect(router.last_endpoint) as peer:
         await peer.send(greeting()[:said])
         expected = EARLY if said < 10 else STAGED[:11] if said == 10 else STAGED + (ready(b"ROUTER") if said == 64 else b"")
         assert await peer.rest() == expected
@@ -453,7 +453,7 @@ async def test_zmtp_11_zmtp_14_zmtp_76_an_unfinished_greeting_in_stages_ends_at_
 
 @pytest.mark.parametrize("octets", [b"\x05\x00id", EARLY, EARLY + b"\x01", EARLY + b"\x01\x05", EARLY + b"\x01\x05\x00\x05id"])
 async def test_zmtp_11_zmtp_76_an_old_peer_that_never_says_who_it_is_ends_at_the_timer(octets: bytes) -> None:
-    async with socket_of(core.ROUTER, handshake_ivl=50) as router, await WirePeer.connect(router.last_endpoint) as peer:
+    async with socket_of(core.ROUTER, handshake_ivl=300) as router, await WirePeer.connect(router.last_endpoint) as peer:
         await peer.send(octets)
         assert (await peer.rest()).startswith(EARLY)
         assert router.counters.handshakes_failed == 1
