@@ -364,7 +364,7 @@ class Stage:
             client = mdp.Client(
                 fronts,
                 timeout=PATIENCE_S,
-                attempts=1,
+                attempts=10,  # connections on which it may be sent: a pause of a busy machine ends one, as the act does
                 heartbeat_ms=self.heartbeat_ms / 2,
                 liveness=2,
                 reconnect_ms=self.heartbeat_ms,

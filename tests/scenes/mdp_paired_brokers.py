@@ -91,7 +91,8 @@ class Brokers:
             await until(lambda: self.brokers[0].stats["workers"] == count or not self.pairs[0].serving)
 
     async def client(self, **options: Any) -> mdp.Client:
-        return await self.stack.enter_async_context(mdp.Client(self.fronts, **{"timeout": 20.0, "attempts": 1, **options}))
+        """Connect a client; it sends a request on several connections, as each pause of this process may end one."""
+        return await self.stack.enter_async_context(mdp.Client(self.fronts, **{"timeout": 20.0, "attempts": 10, **options}))
 
     def serving(self) -> list[bool]:
         return [pair.serving for pair in self.pairs]

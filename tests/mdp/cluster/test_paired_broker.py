@@ -140,7 +140,7 @@ async def test_switchover_that_is_not_possible_changes_nothing() -> None:
         await gate.wait()
         return [*request.body]
 
-    async with Brokers(heartbeat_ms=500) as pair:
+    async with Brokers(heartbeat_ms=1000) as pair:
         await pair.settle()
         await pair.worker("slow", slow)
         client = await pair.client()

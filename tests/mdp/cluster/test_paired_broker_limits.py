@@ -70,7 +70,7 @@ async def test_peers_that_come_and_go_while_nothing_may_be_answered_are_kept_wit
 async def test_requests_that_come_during_a_hand_over_are_kept_within_the_limit(done: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their clients send those beyond it again: to the other broker, or to this one if that goes away."""
     gate = Gate()
-    async with Brokers(heartbeat_ms=500) as pair:
+    async with Brokers(heartbeat_ms=1000) as pair:
         await pair.settle()
         await pair.worker("slow", gate.answer)
         await pair.worker("echo", echo)
