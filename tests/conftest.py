@@ -23,6 +23,7 @@ from core.runtime import supervision
 from core.runtime.supervision import Supervisor
 from tests.scenes.broker_invariants import watch_brokers, watch_states
 from tests.scenes.loops import is_within
+from tests.scenes.ports import kept_port
 from tests.scenes.programs import Programs
 
 if TYPE_CHECKING:
@@ -256,6 +257,13 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
     made = Programs(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def free_port() -> Iterator[int]:
+    """A port on which nothing listens before the test does."""
+    with kept_port() as port:
+        yield port
 
 
 @pytest.fixture(scope="session")

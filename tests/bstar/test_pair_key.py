@@ -102,7 +102,7 @@ async def test_witness_with_another_key_is_named_in_the_status() -> None:
                 assert scene.serving() == [False, False]
 
 
-async def test_servers_that_share_a_curve_key_sign_by_themselves() -> None:
+async def test_servers_that_share_a_curve_key_sign_by_themselves(free_port: int) -> None:
     public, secret = core.curve_keypair()
 
     def curve() -> core.Curve:
@@ -110,12 +110,10 @@ async def test_servers_that_share_a_curve_key_sign_by_themselves() -> None:
 
     async with bstar.Witness("tcp://127.0.0.1:*", heartbeat_ms=QUICK_MS, security=curve()) as one:
         where: dict[str, object] = {"heartbeat_ms": QUICK_MS, "witness": one.endpoint}
-        async with core.Context() as plain, plain.socket(core.ROUTER) as free:
-            free.bind("tcp://127.0.0.1:*")
-            port = free.last_endpoint
-        first = bstar.Pair(bstar.PRIMARY, local=port, remote="tcp://127.0.0.1:1", security=curve(), **where)  # type: ignore[arg-type]
+        place = f"tcp://127.0.0.1:{free_port}"
+        first = bstar.Pair(bstar.PRIMARY, local=place, remote="tcp://127.0.0.1:1", security=curve(), **where)  # type: ignore[arg-type]
         async with first:
-            second = bstar.Pair(bstar.BACKUP, local="tcp://127.0.0.1:*", remote=port, security=curve(), **where)  # type: ignore[arg-type]
+            second = bstar.Pair(bstar.BACKUP, local="tcp://127.0.0.1:*", remote=place, security=curve(), **where)  # type: ignore[arg-type]
             async with second:
                 await until(lambda: second._trusts[0].required, "the state is signed")
                 await until(lambda: pair_votes(first), "it serves")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 import zmq
 
 import core
-from benchmarks.process import free_port
 from tests.interop.ends import End, Foreign, ForeignEnd, Ours, frames_between
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
 EXCHANGES = [
     ("REQ", "REP"),
@@ -240,10 +241,12 @@ async def test_routing_ids(first_is: str, anywhere: str, ours: Ours, foreign: Fo
     assert routing_id[0] == 0
 
 
-async def test_messages_wait_for_a_peer_that_is_not_there_yet(first_is: str, anywhere: str, ours: Ours, foreign: Foreign) -> None:
+async def test_messages_wait_for_a_peer_that_is_not_there_yet(
+    first_is: str, anywhere: str, free_port: int, ours: Ours, foreign: Foreign
+) -> None:
     """SOCK-02: what is sent to an endpoint nobody listens on arrives when somebody does."""
     dealer, router = pair_of("DEALER", "ROUTER", first_is, ours, foreign)
-    where = anywhere.replace("*", str(free_port()))
+    where = anywhere.replace("*", str(free_port))
     dealer.set(routing_id=b"early")
     dealer.connect(where)
     for number in range(3):
@@ -328,13 +331,40 @@ async def test_zmtp_59_heartbeats_of_libzmq_are_answered_while_we_do_not_read(ou
     assert len(came) == 1  # it has not had to come again
 
 
+@asynccontextmanager
+async def tapped(endpoint: str) -> AsyncIterator[tuple[str, tuple[bytearray, bytearray]]]:
+    """Yield the endpoint of a line to another one, and the octets that have gone there and back."""
+    ways, tasks = (bytearray(), bytearray()), set[asyncio.Task[None]]()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: bytearray) -> None:
+        try:
+            while octets := await reader.read(65_536):
+                way += octets
+                writer.write(octets)
+        except OSError:
+            pass  # an end has gone
+        finally:
+            writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_connection("127.0.0.1", int(endpoint.rpartition(":")[2]))
+        tasks.update({asyncio.create_task(carry(reader, forth, ways[0])), asyncio.create_task(carry(back, writer, ways[1]))})
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        yield f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}", ways
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def test_heartbeats_keep_a_quiet_connection(first_is: str, ours: Ours, foreign: Foreign) -> None:
-    """ZMTP-50, ZMTP-55, ZMTP-56: both sides ping every 20 ms and none of them gives up."""
+    """ZMTP-50, ZMTP-55, ZMTP-56: both sides ping every 20 ms, each answers, and none of them gives up."""
     dealer, router = pair_of("DEALER", "ROUTER", first_is, ours, foreign)
     for end in (dealer, router):
-        end.set(heartbeat_ivl=20, heartbeat_timeout=2_000, heartbeat_ttl=2_000)
+        end.set(heartbeat_ivl=20, heartbeat_timeout=30_000, heartbeat_ttl=30_000)
     dealer.set(routing_id=b"quiet", reconnect_ivl=-1)
-    dealer.connect(router.bind("tcp://127.0.0.1:*"))
-    await say(dealer, router, [b"hello"])
-    await asyncio.sleep(0.3)  # fifteen heartbeats; without an answer the connection would be gone for good
-    await say(router, dealer, [b"still there"], b"quiet")
+    async with tapped(router.bind("tcp://127.0.0.1:*")) as (line, ways):
+        dealer.connect(line)
+        await say(dealer, router, [b"hello"])
+        await eventually(lambda: all(way.count(word) > 3 for way in ways for word in (b"\x04PING", b"\x04PONG")))
+        await say(router, dealer, [b"still there"], b"quiet")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +14,6 @@ if TYPE_CHECKING:
     from tests.scenes.waiting import Watch
 
 TCP = "tcp://127.0.0.1:*"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
-from benchmarks.process import free_port
 from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(params=["tcp", "ipc"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def where(request: pytest.FixtureRequest, tmp_path: Path, free_port: int) -> str:
     """An endpoint that can be bound again."""
-    return f"tcp://127.0.0.1:{free_port()}" if request.param == "tcp" else f"ipc://{tmp_path / 's'}"
+    return f"tcp://127.0.0.1:{free_port}" if request.param == "tcp" else f"ipc://{tmp_path / 's'}"
 
 
 async def gone(socket: core.Socket, watch: Watch) -> None:

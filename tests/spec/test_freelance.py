@@ -10,6 +10,7 @@ import pytest
 import core
 import freelance
 from freelance.models.server_list import Health
+from tests.scenes.ports import kept_port
 from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
@@ -19,11 +20,11 @@ ANY = "tcp://127.0.0.1:*"
 NOBODY = "tcp://127.0.0.1:9"
 
 
-async def rule_server(make: Make, endpoint: str = "") -> core.Socket:
+def rule_server(make: Make, endpoint: str = "") -> core.Socket:
     """A ROUTER whose identity is its endpoint (FLP-01)."""
     if not endpoint:
-        async with make(core.ROUTER, bind=ANY) as chooser:
-            endpoint = chooser.last_endpoint
+        with kept_port() as port:
+            return rule_server(make, f"tcp://127.0.0.1:{port}")
     return make(core.ROUTER, bind=endpoint, identity=endpoint.encode())
 
 
@@ -102,11 +103,8 @@ async def test_frl_06_with_one_of_three_down_requests_succeed(make: Make) -> Non
         assert await request == [b"OK"]
 
 
-async def test_frl_07_a_returning_server_gets_no_stale_requests(make: Make) -> None:
-    late = make(core.ROUTER, bind=ANY)
-    endpoint = late.last_endpoint
-    late.close()
-    await late.wait_closed()
+async def test_frl_07_a_returning_server_gets_no_stale_requests(make: Make, free_port: int) -> None:
+    endpoint = f"tcp://127.0.0.1:{free_port}"
     async with freelance.Client([endpoint], model=2, socket_options={"reconnect_ivl": 5}) as client:
         for _ in range(3):
             with pytest.raises(freelance.NoServer):
@@ -182,7 +180,7 @@ async def test_a_single_frame_that_is_no_ping_is_dropped_and_counted(make: Make)
 
 @pytest.mark.parametrize("alias", [True, False])
 async def test_flp_01_flp_08_the_client_has_no_identity_and_counts_from_1(make: Make, alias: bool) -> None:
-    server = await rule_server(make)
+    server = rule_server(make)
     async with freelance.Client([server.last_endpoint], alias=alias, timeout=100) as client:
         for number in (b"1", b"2"):
             request = asyncio.ensure_future(client.request(b"x"))
@@ -193,7 +191,7 @@ async def test_flp_01_flp_08_the_client_has_no_identity_and_counts_from_1(make: 
 
 
 async def test_flp_06_flp_09_flp_11_silent_servers_are_pinged_and_pongs_change_nothing(make: Make) -> None:
-    server = await rule_server(make)
+    server = rule_server(make)
     health = Health(ping_s=0.05, dead_s=5.0)
     async with freelance.Client([server.last_endpoint], health=health, timeout=60) as client:
         who, *frames = await server.recv_multipart()
@@ -210,7 +208,7 @@ async def test_flp_06_flp_09_flp_11_silent_servers_are_pinged_and_pongs_change_n
 
 
 async def test_flp_06_flp_10_a_silent_server_is_left_and_taken_back_when_it_speaks(make: Make) -> None:
-    server = await rule_server(make)
+    server = rule_server(make)
     async with freelance.Client([server.last_endpoint], health=Health(ping_s=0.03, dead_s=0.1)) as client:
         who, _ = await server.recv_multipart()
         await eventually(lambda: client.live == [])
@@ -219,7 +217,7 @@ async def test_flp_06_flp_10_a_silent_server_is_left_and_taken_back_when_it_spea
 
 
 async def test_flp_10_flp_14_requests_go_to_the_first_live_server_as_soon_as_it_is_there(make: Make) -> None:
-    servers = [await rule_server(make) for _ in range(2)]
+    servers = [rule_server(make) for _ in range(2)]
     async with freelance.Client([NOBODY, *(server.last_endpoint for server in servers)], timeout=100) as client:
         await eventually(lambda: len(client.live) == 2)
         request = asyncio.ensure_future(client.request(b"x"))
@@ -230,7 +228,7 @@ async def test_flp_10_flp_14_requests_go_to_the_first_live_server_as_soon_as_it_
 
 
 async def test_flp_11_bey_13_a_second_server_is_asked_and_the_first_answer_wins(make: Make) -> None:
-    servers = [await rule_server(make) for _ in range(2)]
+    servers = [rule_server(make) for _ in range(2)]
     async with freelance.Client([server.last_endpoint for server in servers], timeout=60, try_timeout=30, hedge=0.001) as client:
         await eventually(lambda: len(client.live) == 2)
         request = asyncio.ensure_future(client.request(b"x"))
@@ -242,14 +240,20 @@ async def test_flp_11_bey_13_a_second_server_is_asked_and_the_first_answer_wins(
 
 
 async def test_flp_12_a_server_named_twice_is_one(make: Make) -> None:
-    server = await rule_server(make)
-    async with freelance.Client([server.last_endpoint] * 2) as client:
+    server = rule_server(make)
+    watch = Watch(server)
+    async with freelance.Client([server.last_endpoint] * 2, timeout=100) as client:
         await eventually(lambda: client.live == [server.last_endpoint])
+        assert client.servers == [server.last_endpoint]
+        request = asyncio.ensure_future(client.request(b"x"))
+        await server.send_multipart(await server.recv_multipart())
+        assert await request == [b"x"]
+        assert watch.seen[core.EVENT_ACCEPTED] == 1
 
 
 async def test_flp_13_who_is_not_on_the_list_is_ignored(make: Make) -> None:
     """`localhost` is not `127.0.0.1`: the identity is compared octet for octet."""
-    server = await rule_server(make)
+    server = rule_server(make)
     endpoint = server.last_endpoint.replace("127.0.0.1", "localhost")
     async with freelance.Client([endpoint], alias=False) as client:
         await eventually(lambda: client.counters["peer_unknown"] == 1)
@@ -257,7 +261,7 @@ async def test_flp_13_who_is_not_on_the_list_is_ignored(make: Make) -> None:
 
 
 async def test_flp_15_several_requests_are_outstanding_and_answered_in_any_order(make: Make) -> None:
-    server = await rule_server(make)
+    server = rule_server(make)
     async with freelance.Client([server.last_endpoint], timeout=60) as client:
         requests = [asyncio.ensure_future(client.request(b"%d" % n)) for n in range(5)]
         taken = [await server.recv_multipart() for _ in requests]
@@ -275,16 +279,16 @@ async def test_flp_16_without_a_live_server_a_request_fails_at_its_end() -> None
 
 
 @pytest.mark.parametrize("alias", [True, False])
-async def test_flp_17_a_restarted_server_is_used_again(make: Make, alias: bool) -> None:
-    first = await rule_server(make)
-    endpoint = first.last_endpoint
+async def test_flp_17_a_restarted_server_is_used_again(make: Make, free_port: int, alias: bool) -> None:
+    endpoint = f"tcp://127.0.0.1:{free_port}"
+    first = rule_server(make, endpoint)
     async with freelance.Client([endpoint], alias=alias, timeout=60, socket_options={"reconnect_ivl": 5}) as client:
         request = asyncio.ensure_future(client.request(b"x"))
         await first.recv_multipart()
         first.close()
         await first.wait_closed()
         await eventually(lambda: client.live == [])
-        second = await rule_server(make, endpoint)
+        second = rule_server(make, endpoint)
         who, *frames = await second.recv_multipart()
         assert frames == [b"1", b"x"], "what the first took with it is asked again"
         await second.send_multipart([who, *frames])

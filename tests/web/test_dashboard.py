@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import mdp
-from benchmarks.process import free_port
 from core.daemon.http import serve_page
 from core.daemon.metrics import WebLimits
 from mdp.observe.broker_metrics import BrokerMetrics
@@ -50,14 +49,13 @@ async def stats_of(client: mdp.Client) -> dict[str, Any]:
     return found
 
 
-async def test_the_page_shows_what_mmi_says_and_outlives_the_broker(tmp_path: Path) -> None:
-    http = free_port()
-    async with page_stands(http, tmp_path) as page:
-        async with watched_broker(http) as broker, mdp.Worker(broker.endpoints[0], "echo", handler=echo) as _:
+async def test_the_page_shows_what_mmi_says_and_outlives_the_broker(tmp_path: Path, free_port: int) -> None:
+    async with page_stands(tmp_path) as page:
+        async with watched_broker(free_port) as broker, mdp.Worker(broker.endpoints[0], "echo", handler=echo) as _:
             async with mdp.Client(broker.endpoints[0]) as client:
                 stop = asyncio.Event()
                 loading = asyncio.create_task(load(client, stop))
-                await page.go(f"http://127.0.0.1:{http}/")
+                await page.go(f"http://127.0.0.1:{free_port}/")
                 await page.until(f"Number({FIGURE.format('replies')}) > 200")
                 first = await page.ask(FIGURE.format("replies"))
                 await page.until(f"Number({FIGURE.format('replies')}) > {first}")  # it is live
@@ -82,31 +80,29 @@ async def test_the_page_shows_what_mmi_says_and_outlives_the_broker(tmp_path: Pa
                 assert "<script>" in await page.until("document.querySelector('#tables').textContent.match('<script>')?.[0]")
                 assert await page.ask("document.querySelectorAll('script').length") == 1
         await page.until("document.querySelector('#state')?.textContent.includes('no connection')")
-        async with watched_broker(http):
+        async with watched_broker(free_port):
             await page.until("document.querySelector('#state')?.textContent === 'serving'")
             await page.until(f"{FIGURE.format('replies')} === '0'")
         policy = [one for one in page.complaints if "Content Security Policy" in one or "exceptionThrown" in one]
         assert not policy
 
 
-async def test_a_page_that_gets_no_news_says_so_and_asks_again(tmp_path: Path) -> None:
+async def test_a_page_that_gets_no_news_says_so_and_asks_again(tmp_path: Path, free_port: int) -> None:
     """A daemon that stands still ends no connection.
 
     What was shown last must not look as if it were of now.
     """
-    http = free_port()
-    async with watched_broker(http, limits=WebLimits(refresh_s=3600)), page_stands(http, tmp_path) as page:
-        await page.go(f"http://127.0.0.1:{http}/")
+    async with watched_broker(free_port, limits=WebLimits(refresh_s=3600)), page_stands(tmp_path) as page:
+        await page.go(f"http://127.0.0.1:{free_port}/")
         await page.until("document.querySelector('#state')?.textContent === 'serving'")
         await page.until("document.querySelector('#state')?.textContent.includes('no news')")
         await page.until("document.querySelector('#state')?.textContent === 'serving'")
 
 
-async def test_it_is_used_by_keyboard_and_read_on_a_phone(tmp_path: Path) -> None:
-    http = free_port()
-    async with watched_broker(http) as broker, mdp.Worker(broker.endpoints[0], "echo", handler=echo), page_stands(http, tmp_path) as page:
+async def test_it_is_used_by_keyboard_and_read_on_a_phone(tmp_path: Path, free_port: int) -> None:
+    async with watched_broker(free_port) as broker, mdp.Worker(broker.endpoints[0], "echo", handler=echo), page_stands(tmp_path) as page:
         await page.width(360, 740)
-        await page.go(f"http://127.0.0.1:{http}/")
+        await page.go(f"http://127.0.0.1:{free_port}/")
         await page.until("document.querySelectorAll('#tables td').length > 5")
         assert await page.ask("document.documentElement.scrollWidth <= window.innerWidth")
         await page.press("/")
@@ -122,6 +118,6 @@ async def test_it_is_used_by_keyboard_and_read_on_a_phone(tmp_path: Path) -> Non
 
 
 @asynccontextmanager
-async def page_stands(http: int, folder: Path) -> AsyncIterator[Any]:
+async def page_stands(folder: Path) -> AsyncIterator[Any]:
     async with page_at("about:blank", folder / "profile") as page:
         yield page

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.process import free_port
 from tests.scenes.docs_page import Page
 
 if TYPE_CHECKING:
@@ -18,12 +17,11 @@ page = Page("watching.md")
 
 @pytest.mark.long
 @pytest.mark.timeout(120)
-def test_the_page_does_what_it_says(tmp_path: Path) -> None:
-    port = free_port()
+def test_the_page_does_what_it_says(tmp_path: Path, free_port: int) -> None:
     (program,) = page.blocks("python")
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
     # With the broker's last events on the disk, the program can read them.
-    events = page.run(tmp_path, "mdp", flags=re.DOTALL, instead={":9391": f":{port}"}, last="python program.py")
+    events = page.run(tmp_path, "mdp", flags=re.DOTALL, instead={":9391": f":{free_port}"}, last="python program.py")
     assert "answered echo 1" in events.splitlines()
 
 

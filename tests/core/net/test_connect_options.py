@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import core
-from tests.scenes.connection_attempts import TCP, Proxy, free_port, given_up, until
+from tests.scenes.connection_attempts import TCP, Proxy, given_up, until
 from tests.scenes.waiting import PATIENCE_S
 
 
-async def test_opt_07_a_refused_connection_ends_the_attempts() -> None:
+async def test_opt_07_a_refused_connection_ends_the_attempts(free_port: int) -> None:
     async with core.Context() as context, asyncio.timeout(PATIENCE_S):
         dealer = context.socket(core.DEALER, linger=0, reconnect_ivl=1, reconnect_stop=core.RECONNECT_STOP_CONN_REFUSED)
-        endpoint = f"tcp://127.0.0.1:{free_port()}"
+        endpoint = f"tcp://127.0.0.1:{free_port}"
         dealer.connect(endpoint)
         await until(lambda: given_up(dealer))
         with pytest.raises(core.EndpointNotFound):

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 import core
-from tests.scenes.connection_attempts import TCP, dealer, free_port, given_up, until, values
+from tests.scenes.connection_attempts import TCP, dealer, given_up, until, values
 from tests.scenes.waiting import Watch
 
 
-async def test_opt_03_the_delay_after_a_failure_is_in_its_event(context: core.Context) -> None:
+async def test_opt_03_the_delay_after_a_failure_is_in_its_event(context: core.Context, free_port: int) -> None:
     client = dealer(context, reconnect_ivl=30_000)
     watch = Watch(client)
-    client.connect(f"tcp://127.0.0.1:{free_port()}")
+    client.connect(f"tcp://127.0.0.1:{free_port}")
     await watch.until(core.EVENT_CONNECT_RETRIED)
     (delay_ms,) = values(watch, core.EVENT_CONNECT_RETRIED)
     assert 30_000 <= delay_ms <= 60_000
@@ -27,14 +27,13 @@ async def test_opt_03_the_delay_after_a_failure_is_in_its_event(context: core.Co
     await client.wait_closed()  # and not after the delay
 
 
-async def test_opt_04_delays_grow_and_are_short_again_after_a_connection(context: core.Context) -> None:
-    port = free_port()
+async def test_opt_04_delays_grow_and_are_short_again_after_a_connection(context: core.Context, free_port: int) -> None:
     client = dealer(context, reconnect_ivl=4, reconnect_ivl_max=20_000)
     watch = Watch(client)
-    client.connect(f"tcp://127.0.0.1:{port}")
+    client.connect(f"tcp://127.0.0.1:{free_port}")
     await watch.until(core.EVENT_CONNECT_RETRIED, 3)
     server = context.socket(core.ROUTER, linger=0)
-    server.bind(f"tcp://127.0.0.1:{port}")
+    server.bind(f"tcp://127.0.0.1:{free_port}")
     await watch.peers()
     grown = values(watch, core.EVENT_CONNECT_RETRIED)
     assert grown[2] > grown[0]
@@ -44,8 +43,8 @@ async def test_opt_04_delays_grow_and_are_short_again_after_a_connection(context
 
 
 @pytest.mark.parametrize(("first", "interval_ms"), [("absent", -1), ("present", -1), ("absent", 0), ("present", 0)])
-async def test_opt_03_without_an_interval_there_is_one_attempt(context: core.Context, first: str, interval_ms: int) -> None:
-    endpoint = f"tcp://127.0.0.1:{free_port()}"
+async def test_opt_03_without_an_interval_there_is_one_attempt(context: core.Context, free_port: int, first: str, interval_ms: int) -> None:
+    endpoint = f"tcp://127.0.0.1:{free_port}"
     client = dealer(context, reconnect_ivl=interval_ms)
     watch = Watch(client)
     server = context.socket(core.ROUTER, linger=0)
@@ -122,13 +121,13 @@ async def test_connecting_ends_after_its_time(context: core.Context) -> None:
             other.close()
 
 
-async def test_disconnecting_ends_what_goes_on(context: core.Context) -> None:
+async def test_disconnecting_ends_what_goes_on(context: core.Context, free_port: int) -> None:
     server = context.socket(core.ROUTER, linger=0)
     server.bind(TCP)
     peers = Watch(server)
     client = dealer(context, reconnect_ivl=1)
     watch = Watch(client)
-    absent = f"tcp://127.0.0.1:{free_port()}"
+    absent = f"tcp://127.0.0.1:{free_port}"
     for endpoint in (absent, server.last_endpoint):
         client.connect(endpoint)
     await watch.peers()

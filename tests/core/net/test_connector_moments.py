@@ -15,7 +15,7 @@ import pytest
 import core
 from core.net.connector import ReconnectDelay
 from core.runtime import runtime
-from tests.scenes.connection_attempts import TCP, Proxy, dealer, free_port, given_up, until, values
+from tests.scenes.connection_attempts import TCP, Proxy, dealer, given_up, until, values
 from tests.scenes.waiting import PATIENCE_S, Watch
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ def test_opt_04_delays_double_up_to_the_maximum_and_begin_anew_after_a_connectio
 @pytest.mark.parametrize(
     ("options", "delay_ms"), [({"reconnect_ivl": 30_000}, 30_000), ({"reconnect_ivl": 40_000, "reconnect_ivl_max": 20_000}, 20_000)]
 )
-async def test_opt_03_delays_are_in_milliseconds(context: core.Context, options: dict[str, int], delay_ms: int) -> None:
+async def test_opt_03_delays_are_in_milliseconds(context: core.Context, free_port: int, options: dict[str, int], delay_ms: int) -> None:
     context.random = lambda: 0.0
     client = context.socket(core.DEALER, linger=0, **options)
     watch = Watch(client)
-    client.connect(f"tcp://127.0.0.1:{free_port()}")
+    client.connect(f"tcp://127.0.0.1:{free_port}")
     await watch.until(core.EVENT_CONNECT_RETRIED)
     assert values(watch, core.EVENT_CONNECT_RETRIED) == [delay_ms]
 
@@ -105,8 +105,8 @@ async def test_opt_08_a_proxy_with_an_ipv6_address(context: core.Context) -> Non
         await push.wait_closed()
 
 
-async def test_what_a_name_stands_for_is_asked_before_each_attempt(tmp_path: Path) -> None:
-    answers = [f"tcp://127.0.0.1:{free_port()}", "inproc://nowhere", f"ipc://{tmp_path}/here"]
+async def test_what_a_name_stands_for_is_asked_before_each_attempt(tmp_path: Path, free_port: int) -> None:
+    answers = [f"tcp://127.0.0.1:{free_port}", "inproc://nowhere", f"ipc://{tmp_path}/here"]
     asked = []
 
     async def resolve(name: str) -> str:
@@ -181,6 +181,8 @@ async def test_a_socket_that_is_closed_as_its_connection_opens_leaves_nothing(co
         client.connect(server.last_endpoint)
     await until(lambda: client.closed)
     await client.wait_closed()
+    await until(lambda: not server.pattern.pipes)
+    assert (list(context._sockets), list(context._closing)) == ([server], [])
 
 
 async def test_an_endpoint_that_was_left_is_not_tried_again(context: core.Context) -> None:
@@ -200,8 +202,8 @@ async def test_an_endpoint_that_was_left_is_not_tried_again(context: core.Contex
     assert watch.seen[core.EVENT_CONNECT_RETRIED] == 0
 
 
-async def test_a_second_connection_is_kept_like_the_first(context: core.Context) -> None:
-    endpoint = f"tcp://127.0.0.1:{free_port()}"
+async def test_a_second_connection_is_kept_like_the_first(context: core.Context, free_port: int) -> None:
+    endpoint = f"tcp://127.0.0.1:{free_port}"
     client = dealer(context, reconnect_ivl=1)
     watch = Watch(client)
     client.connect(endpoint)

@@ -97,9 +97,8 @@ def test_the_broker_drains_and_ends_with_0(programs: Programs, tmp_path: Path) -
     assert "".join([*broker.read, ended.err]).count("process ended") == 2
 
 
-def test_top_services_metrics_and_check_show_one_broker(programs: Programs) -> None:
-    port = free_port()
-    start(programs, "--http", f"127.0.0.1:{port}")
+def test_top_services_metrics_and_check_show_one_broker(programs: Programs, free_port: int) -> None:
+    start(programs, "--http", f"127.0.0.1:{free_port}")
     services = ["echo", "sleep", "fail"]
     for name in services:
         programs.start("mdp", "worker", "--broker", BROKER, "--service", name, "--handler", "echo").said("registered")
@@ -109,7 +108,7 @@ def test_top_services_metrics_and_check_show_one_broker(programs: Programs) -> N
     assert [line.split()[0] for line in programs.run("mdp", "services", *ask).lines[1:]] == sorted(services)
     assert "workers 3" in programs.run("mdp", "top", *ask, "--once").out.decode()
     assert programs.run("mdp", "check", *ask, "--service", "echo", "--service", "sleep").code == 0
-    while 'mdp_service_done_total{service="fail"} 1.0' not in (page := metrics(port)):
+    while 'mdp_service_done_total{service="fail"} 1.0' not in (page := metrics(free_port)):
         pass
     assert "mdp_workers 3.0" in page
     assert 'mdp_shard_up{shard="0"} 1.0' in page
@@ -117,16 +116,15 @@ def test_top_services_metrics_and_check_show_one_broker(programs: Programs) -> N
 
 
 @pytest.mark.parametrize("watched", [True, False], ids=["page", "no page"])
-def test_a_shard_that_stands_still_is_reported_and_goes_on(programs: Programs, watched: bool) -> None:
-    port = free_port()
-    broker, pids = start(programs, *(("--http", f"127.0.0.1:{port}") if watched else ()))
+def test_a_shard_that_stands_still_is_reported_and_goes_on(programs: Programs, free_port: int, watched: bool) -> None:
+    broker, pids = start(programs, *(("--http", f"127.0.0.1:{free_port}") if watched else ()))
     os.kill(pids[1], signal.SIGSTOP)
     line = broker.said("a shard is silent")
     assert f"pid={pids[1]}" in line
     if watched:
-        assert 'mdp_shard_up{shard="1"} 0.0' in metrics(port)
-        assert "mdp_shards_silent 1.0" in metrics(port)
-        assert "shards that do not serve: 1" in page_of(port, "readyz")
+        assert 'mdp_shard_up{shard="1"} 0.0' in metrics(free_port)
+        assert "mdp_shards_silent 1.0" in metrics(free_port)
+        assert "shards that do not serve: 1" in page_of(free_port, "readyz")
     else:
         missing = "shard 1 does not answer: what it serves is missing"
         listed = programs.run("mdp", "services", "--broker", BROKER, "--json")
@@ -142,7 +140,7 @@ def test_a_shard_that_stands_still_is_reported_and_goes_on(programs: Programs, w
     os.kill(pids[1], signal.SIGCONT)
     broker.said("a shard is no longer silent")
     if watched:
-        while "ready" not in page_of(port, "readyz").splitlines():
+        while "ready" not in page_of(free_port, "readyz").splitlines():
             pass
 
 
@@ -183,13 +181,6 @@ async def test_a_page_is_sent_after_a_fault() -> None:
         async with push_page(cast("Any", Daemon), page):
             await eventually(lambda: sent)
     assert supervisor.faults == {"mdp shard clock": 1}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def metrics(port: int) -> str:
