@@ -37,6 +37,12 @@ class Server:
         frames: list[bytes] = await self.socket.recv_multipart()
         return frames
 
+    async def serve(self) -> None:
+        """Answer each request."""
+        while True:
+            name, empty, header, _ = await self.asked()
+            await self.socket.send_multipart([name, empty, encode_reply(decode_request_header(header).sequence), b"y"])
+
 
 @pytest.fixture
 async def servers() -> AsyncIterator[list[Server]]:
@@ -168,9 +174,11 @@ async def test_a_request_that_cannot_be_sent_is_counted_and_sent_again(servers: 
         await eventually(lambda: client._engine._sockets[0].writable())  # type: ignore[union-attr]
         replies = [client.request(b"x" * 100_000) for _ in range(100)]
         await eventually(lambda: client.counters["send_blocked"] > 0)
-        for reply in replies:
-            reply.cancel()
-        await asyncio.gather(*replies, return_exceptions=True)
+        serving = [asyncio.ensure_future(server.serve()) for server in servers]
+        assert await asyncio.gather(*replies) == [[b"y"]] * 100
+        for one in serving:
+            one.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
 
 
 async def test_that_neither_server_can_be_reached_is_said_after_a_while(

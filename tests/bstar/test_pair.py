@@ -310,6 +310,7 @@ async def test_control_socket() -> None:
 
 async def test_nonsense_on_control_and_voting_sockets_is_counted() -> None:
     async with Scene(control=ANY) as scene:
+        await scene.settle()
         pair = scene.pairs[0]
         control, voter = (scene.context.socket(core.DEALER, linger=0) for _ in range(2))
         control.connect(pair.control_endpoint)
@@ -322,6 +323,9 @@ async def test_nonsense_on_control_and_voting_sockets_is_counted() -> None:
             await voter.send_multipart(frames)
         await until(lambda: pair.counters["control_malformed"] == 4)
         await until(lambda: pair.counters["request_malformed"] == 2)
+        assert scene.serving() == [True, False]
+        assert not control.readable()
+        assert not voter.readable()
 
 
 # --- limits and arguments ---------------------------------------------------------------------------------------------------------

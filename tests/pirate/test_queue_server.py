@@ -151,6 +151,9 @@ async def test_a_worker_that_has_gone_gets_no_requests() -> None:
         await eventually(lambda: queue.idle == 1)
         worker.close()
         await eventually(lambda: queue.idle == 0)
+        await peer(queue.frontend).send_multipart([b"", b"work"])
+        await eventually(lambda: queue.waiting == 1)
+        assert queue.counters["request"] == 0
 
 
 async def test_a_malformed_message_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -176,3 +179,5 @@ async def test_a_request_that_is_too_large_for_its_worker_is_logged(caplog: pyte
         await eventually(lambda: queue.idle == 1)
         await peer(queue.frontend).send_multipart([b"", bytes(5000)])
         await eventually(lambda: "request dropped" in caplog.text)
+        await eventually(lambda: queue.idle == 1)
+        assert queue.counters["request_too_large"] == 1

@@ -86,6 +86,7 @@ async def test_a_full_backlog_is_waited_for(tmp_path: Path, opened: list[socket.
     opened[-1].connect(bind.address)
     asyncio.get_running_loop().call_later(0.05, lambda: opened.append(listening.sock.accept()[0]))
     peer = await open_ipc(cast("IpcConnect", parse_connect(bind.endpoint)), Peer)
+    assert len(opened) == 3
     peer.transport.abort()
 
 

@@ -199,7 +199,10 @@ async def test_the_body_of_a_request_that_failed_is_logged_if_that_is_wanted(
 async def test_a_reply_of_an_error_that_cannot_be_made_is_logged(endpoint: str, client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """The worker gives the request back, as without such a reply."""
 
+    given: list[Request] = []
+
     async def fail(request: Request) -> bytes:
+        given.append(request)
         raise KeyError("fault")
 
     def make(error: BaseException) -> bytes:
@@ -208,6 +211,8 @@ async def test_a_reply_of_an_error_that_cannot_be_made_is_logged(endpoint: str, 
     async with Worker(endpoint, "fail", handler=fail, dialect="0.1", error_reply=make):
         reply = client.request("fail", b"x", wait=True)
         await eventually(lambda: "error_reply failed too" in caplog.text)
+        await eventually(lambda: len(given) > 1)
+        assert not reply.done()
         reply.cancel()
 
 
