@@ -473,6 +473,7 @@ ELSEWHERE: dict[str, str] = {
     "bstar event callback": "tests/bstar/test_pair_stops.py",
     "core connector address": "tests/core/net/test_addresses.py",
     "mdp front question": "tests/mdp/shards/test_front.py",
+    "mdp front heartbeat": "tests/test_slow_lines.py",
     "mdp front clock": "tests/mdp/shards/test_backpressure.py",
     "mdp shard clock": "tests/mdp/commands/test_shards.py",
     "child process": "tests/core/processes/test_children.py",

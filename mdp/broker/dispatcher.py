@@ -36,7 +36,8 @@ from mdp.broker.requests.records import RequestExtras
 from mdp.broker.requests.reply_cache import state_of_keys
 from mdp.broker.requests.request_options import extras_of, key_extras, owner_prefix
 from mdp.broker.unknown_dialects import Strangers
-from mdp.broker.workers.lifecycle import DISCONNECTS, WorkerLifecycle
+from mdp.broker.workers.arrivals import Arrivals
+from mdp.broker.workers.lifecycle import BEAT_S_MIN, DISCONNECTS, WorkerLifecycle
 from mdp.wire.channels import CHANNEL_HEAD, connection_of, divide, is_channel, prefix_of
 from mdp.wire.commands import V03, client_heartbeat
 from mdp.wire.events import Cancel, Heartbeat, Invalid, parse_at_broker
@@ -53,7 +54,8 @@ if TYPE_CHECKING:
     from mdp.wire.commands import Dialect
     from mdp.wire.failover import PairResponder
 
-# Interval of the sweep, which checks the oldest request of each client in each queue: exact enough for `queue_ms`.
+# Interval of the sweep, which checks the oldest request of each client in each queue: exact enough for `queue_ms`. It is
+# the interval of heartbeats where that is shorter: the sweep sends some to clients.
 _SWEEP_S = 1.0
 _MORE: Final = bytes((MORE,))
 _HEARTBEAT: Final = encode_message(client_heartbeat())
@@ -77,11 +79,13 @@ class Dispatcher(WorkerLifecycle):
         self._owner_secret = owner_secret
         self.pair: PairResponder | None = None  # its answers as one of a pair, None without a pair
         self.held_until = -inf  # until this time, requests for a service without workers wait instead of being refused; see `begin`
-        self._sweep_at = now + _SWEEP_S
+        self._sweep_s = min(_SWEEP_S, max(BEAT_S_MIN, self._heartbeat_s))
+        self._sweep_at = now + self._sweep_s
         self._left_at = -inf  # when a tick last left deadlines that had passed to the next one
         self.variants: dict[bytes, Variant] = {}  # of the peers whose frames of MDP/0.2 are not those of RFC 18
         self._has_channels = False  # any peer has used some
         self.strangers = Strangers()
+        self._arrivals = Arrivals()
 
     def begin(self, now: float) -> None:
         """Begin to serve; for `start_hold_ms`, workers of a broker that was killed or failed over may still be reconnecting."""
@@ -237,6 +241,7 @@ class Dispatcher(WorkerLifecycle):
                     self.request_table.end(request, now, "CANCELLED", "by the client")
             case Heartbeat(role="client"):
                 self.counters.count("client_heartbeats")
+                self._arrivals.expect(peer, now)
                 self.request_table.send(peer, _HEARTBEAT)
             case Invalid(role="client"):
                 self.counters.count("invalid_" + event.reason)
@@ -360,6 +365,7 @@ class Dispatcher(WorkerLifecycle):
         self.request_table.forget_client(peer, now)
         self.request_table.hops.left(peer)
         self.strangers.forget(peer)
+        self._arrivals.forget(peer)
         out = self.take_output()
         self.variants.pop(peer, None)
         return out
@@ -386,7 +392,9 @@ class Dispatcher(WorkerLifecycle):
             self.held_until = -inf
             self.request_table.end_hold(now)
         if now >= self._sweep_at:
-            self._sweep_at = now + _SWEEP_S
+            self._sweep_at = now + self._sweep_s
+            for peer in self._arrivals.moving(self.in_transit, now):
+                self.request_table.send(peer, _HEARTBEAT)
             if self.request_table.sweep(now):
                 self._sweep_at = now
             self.counters.services_forgotten += self.directory.forget_idle(now)

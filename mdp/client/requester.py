@@ -49,6 +49,9 @@ _PACK_NUMBER: Final = Struct(">Q").pack
 # Bodies up to this size are joined with their request's head into one piece, which is cheaper than separate frames. Larger ones are not
 # copied.
 SPLICED_BYTES_MAX: Final = 4096
+# Requests of this size may take longer than a broker may be silent. They are announced so often; it looks for ten times as long for them.
+LARGE_BYTES_MIN: Final = 64 * 1024
+ANNOUNCED_S: Final = 1.0
 _ENVELOPE_PARTS: Final = 3  # frames of a REQUEST before its body
 _PLAIN_FRAMES_MAX: Final = 2  # of the body of a plain request
 _PLAIN_PARTS: Final = _ENVELOPE_PARTS + _PLAIN_FRAMES_MAX
@@ -73,7 +76,7 @@ class Requester(RequesterBase[P]):
     """
 
     __slots__ = (
-        "_numbers", "_peer", "_plain_max", "_quiet_since", "_resending", "_table", "_transit", "_unanswered", "_window",
+        "_announces_at", "_numbers", "_peer", "_plain_max", "_quiet_since", "_resending", "_table", "_transit", "_unanswered", "_window",
         "answers_heartbeats", "dead", "in_transit", "outgoing", "reports",
     )  # fmt: skip
 
@@ -97,6 +100,7 @@ class Requester(RequesterBase[P]):
         self.in_transit: Callable[[], int] = int  # see `Socket.in_transit`
         self._transit = Transit()
         self._unanswered = 0  # heartbeats sent since the last message of the broker
+        self._announces_at = 0.0  # a large request sent then or later has a heartbeat before it
         self._resending: Resending[P] = Resending()
         self._peer = USUAL  # limits of the broker
         self._plain_max = SPLICED_BYTES_MAX  # bytes of a body of few frames that need no check
@@ -185,7 +189,7 @@ class Requester(RequesterBase[P]):
         self.connected = True
         self.dead = False
         self.answers_heartbeats = False
-        self._quiet_since = now
+        self._quiet_since = self._announces_at = now
         self._unanswered = 0
         self._window = self.limits.window
         self._release(now)
@@ -288,7 +292,7 @@ class Requester(RequesterBase[P]):
         if call.deadline_s is None and _is_plain(body, self._plain_max):
             self.outgoing.append(_plain_request(id, call, body))
         else:
-            self.outgoing.append(_request(pending, now, self._peer))
+            self._put(pending, now)
         self.counters.sent += 1
         pending.expected = expected = CLIENT_FINAL_03 + id
         pending.sent = 1
@@ -300,11 +304,19 @@ class Requester(RequesterBase[P]):
         if not pending.expected:
             pending.id = _PACK_NUMBER(next(self._numbers))
             pending.expected = CLIENT_FINAL_03 + pending.id
-        self.outgoing.append(_request(pending, now, self._peer))
+        self._put(pending, now)
         self._table[pending.expected] = pending
         pending.sent += 1
         pending.stage = SENT
         self.counters.repeated += 1
+
+    def _put(self, pending: P, now: float) -> None:
+        """Put out any request, before a large one a HEARTBEAT: the broker sends some while it comes (`mdp.broker.workers.arrivals`)."""
+        message = _request(pending, now, self._peer)
+        if now >= self._announces_at and isinstance(message, list) and sum(map(len, message)) >= LARGE_BYTES_MIN:
+            self._announces_at = now + ANNOUNCED_S
+            self.outgoing.append(_HEARTBEAT)
+        self.outgoing.append(message)
 
     def _release(self, now: float) -> None:
         table = self._table

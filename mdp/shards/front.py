@@ -4,7 +4,8 @@ Our clients and workers of MDP/0.3 get the number of shards with the answer to `
 other peers are forwarded, in both directions, as the bytes they are: each peer has a connection of its own to each shard it uses, so that a
 shard sees the same peers as a broker without shards does, with their heartbeats and their ends. Only the service is read.
 
-A sender whose messages do not leave is not read from (`mdp.shards.backpressure`).
+A sender whose messages do not leave is not read from (`mdp.shards.backpressure`). A shard does not see octets on their way between a peer
+and the front, nor does a client behind a tunnel: while they move, the front sends both a sign of life (HB-02).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from itertools import count as numbers
 from typing import TYPE_CHECKING, Final, Self
 
 import core
+from core.machine.liveness import Transit
 from core.runtime import supervision
 from core.zmtp.frames import encode_frame, encode_message
 from mdp.broker.limits import BrokerOptions
@@ -25,7 +27,7 @@ from mdp.shards.identity import USER_BYTES_MAX, connection_name
 from mdp.shards.questions import Question
 from mdp.shards.routing import Kind, Route, route_of
 from mdp.shards.shard_connection import ShardConnection
-from mdp.wire.commands import DIALECTS, V03, client_final, client_heartbeat, worker_disconnect
+from mdp.wire.commands import DIALECTS, V03, client_final, client_heartbeat, front_heartbeat, worker_disconnect
 from mdp.wire.message_runs import AT_BROKER, Verb, cut
 from mdp.wire.shards import greeting, shard_endpoint
 from mdp.wire.variants import variant_of
@@ -45,8 +47,8 @@ if TYPE_CHECKING:
 LINGER_MS: Final = 1000
 # A shard that is being started answers no questions; operators get what the others say, before their own time is over.
 ANSWER_S: Final = 1.0
-# Behind `mmi.dlq.retry`, which is answered when a worker has answered: a shard that answers this at once has read that.
-_READ: Final = encode_message(client_heartbeat())
+# Also behind `mmi.dlq.retry`, which is answered when a worker has answered: a shard that answers this at once has read that.
+_HEARTBEAT: Final = encode_message(client_heartbeat())
 # Questions to all shards at the same time, each with a connection to each shard. Beyond either limit, the oldest of the same peer is
 # closed, or of all; some are possible with any number of shards.
 QUESTIONS_MAX: Final = 64
@@ -68,7 +70,7 @@ _REQUEST, _FINAL, _PARTIAL = Verb.REQUEST, Verb.FINAL, Verb.PARTIAL
 class _Peer:
     """A peer whose messages are forwarded."""
 
-    __slots__ = ("connections", "dialect", "id", "questions", "shard", "to_peer", "to_shards", "user", "variant")
+    __slots__ = ("connections", "dialect", "id", "questions", "shard", "to_peer", "to_shards", "transit", "user", "variant")
 
     def __init__(self, id: bytes, user: bytes, to_peer: Queue) -> None:
         self.id = id
@@ -81,6 +83,7 @@ class _Peer:
         self.questions: dict[Question, None] = {}
         # None if its frames are those of the RFCs; else it is translated here, and the shards see RFC 18
         self.variant: Variant | None = None
+        self.transit: Transit | None = None  # of a worker, or of a client that has sent HEARTBEAT
 
 
 class Front:
@@ -114,7 +117,9 @@ class Front:
         self._pressure = Backpressure(self._limits.unread_total_max_bytes, lambda: len(self._peers) + self._connection_count)
         self._questions_max = min(QUESTIONS_MAX, max(QUESTIONS_MIN, QUESTION_CONNECTIONS_MAX // count))
         self._full = 0
+        self._beat_s = self._limits.heartbeat_ms / 2000  # half an interval: a worker's own heartbeat comes soon after one of these
         self._supervisor = supervision.current()
+        self._beat_clock = self._supervisor.timer("mdp front heartbeat", self._beat)
 
     def bind(self, endpoint: str) -> str:
         """Listen on one more endpoint; return it. Raises core.InvalidEndpoint or core.AddressInUse."""
@@ -145,9 +150,11 @@ class Front:
 
     async def __aenter__(self) -> Self:
         self._socket.set_batch_receiver(self._on_batch, on_peer=self._on_peer)
+        self._beat_clock.after(self._beat_s)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._beat_clock.cancel()
         self._socket.close()
         for question in [*self._questions]:
             question.close()
@@ -245,7 +252,7 @@ class Front:
         """
         kind = route.kind
         if kind is Kind.WORKER:
-            peer.shard, peer.dialect = route.shard, route.dialect
+            peer.shard, peer.dialect, peer.transit = route.shard, route.dialect, peer.transit or Transit()
             return (route.shard,)
         if kind is Kind.SHARD:
             if route.service:
@@ -254,6 +261,7 @@ class Front:
                 return (route.shard,)
             return self._shard_of_worker(peer)
         if kind is Kind.EVERYWHERE:
+            peer.transit = peer.transit or Transit()
             for question in peer.questions:
                 question.cancel(route.request, message)
             return [*{**peer.connections, **dict.fromkeys(before)}] or (0,)
@@ -282,6 +290,17 @@ class Front:
             body = _OK if route.body[0].decode("latin-1") in DIALECTS else _NOT_FOUND
         self.counters["hellos"] += 1
         self._to_peer(peer, [encode_message(client_final(route.dialect, route.service, route.request, body))])
+
+    def _beat(self) -> None:
+        """Send a sign of life for each worker, and to each client, of which octets move."""
+        self._beat_clock.after(self._beat_s)
+        for peer in [*self._peers.values()]:
+            if peer.transit is None or not peer.transit.moves(self._socket.in_transit(peer.id)):
+                continue
+            if peer.shard == _NONE:
+                self._to_peer(peer, [_HEARTBEAT])
+            elif peer.shard != _DISCONNECTED and peer.dialect is not None:
+                self._to_shard(peer, peer.shard, [encode_message(front_heartbeat(peer.dialect))])
 
     def _to_shard(self, peer: _Peer, shard: int, messages: list[bytes]) -> None:
         connection = peer.connections.get(shard) or self._add_connection(peer, shard)
@@ -367,7 +386,7 @@ class Front:
         self._questions[question] = None
         peer.questions[question] = None
         self.counters["questions"] += 1
-        messages = [message, _READ] if route.service == RETRY and route.dialect == V03 else [message]
+        messages = [message, _HEARTBEAT] if route.service == RETRY and route.dialect == V03 else [message]
         timer = self._supervisor.later("mdp front question", ANSWER_S, question.expire, failed=lambda _: question.close())
         for shard in range(self.count):
             received, lost = partial(question.received, shard), partial(question.lost, shard)

@@ -87,6 +87,8 @@ WORKER_PING_03: Final = MDPW03 + b"\x0a"
 WORKER_RETURN_03: Final = MDPW03 + b"\x0b"
 WORKER_PROGRESS_03: Final = MDPW03 + b"\x0c"
 
+# Last frame of a HEARTBEAT that the front of shards sends for a worker of MDP/0.1 or 0.2. It does not show what the worker itself can send.
+BY_FRONT: Final = b"front"
 _STUCK: Final = b"\x81\xa5stuck\xc3"  # msgpack of {"stuck": true}
 _HEARTBEATS: dict[Dialect, list[bytes]] = {V01: [EMPTY, MDPW01, b"\x04"], V02: [MDPW02, b"\x05"], V03: [WORKER_HEARTBEAT_03]}
 _DISCONNECTS: dict[Dialect, list[bytes]] = {V01: [EMPTY, MDPW01, b"\x05"], V02: [MDPW02, b"\x06"], V03: [WORKER_DISCONNECT_03]}
@@ -192,6 +194,11 @@ def worker_progress(token: bytes, progress: bytes) -> list[bytes]:
 def worker_ping() -> list[bytes]:
     """Return the frame that asks a worker for a HEARTBEAT at once (MDP/0.3)."""
     return [WORKER_PING_03]
+
+
+def front_heartbeat(dialect: Dialect) -> list[bytes]:
+    """Return what a front sends to a shard while octets of a message move to or from a worker."""
+    return worker_heartbeat(dialect) if dialect == V03 else [*worker_heartbeat(dialect), BY_FRONT]
 
 
 def worker_heartbeat(dialect: Dialect, *, stuck: bool = False) -> list[bytes]:

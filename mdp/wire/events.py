@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from mdp.wire.commands import (
+    BY_FRONT,
     CLIENT_CANCEL_03,
     CLIENT_ERROR_03,
     CLIENT_FINAL_03,
@@ -156,6 +157,7 @@ class Heartbeat:
     dialect: Dialect
     role: Role
     stuck: bool = False
+    by_front: bool = False  # the front of shards sends it for a worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +253,8 @@ def _from_worker(dialect: Literal["0.1", "0.2"], rest: Sequence[bytes]) -> Broke
         if len(arguments) != 1:
             return Invalid("frames", "worker", dialect)
         return Ready(dialect, arguments[0])
-    if not arguments and [command] == worker_heartbeat(dialect)[-1:]:
-        return Heartbeat(dialect, "worker")
+    if [*arguments] in ([], [BY_FRONT]) and [command] == worker_heartbeat(dialect)[-1:]:
+        return Heartbeat(dialect, "worker", by_front=bool(arguments))
     if not arguments and [command] == worker_disconnect(dialect)[-1:]:
         return Disconnect(dialect)
     if command == b"\x03" or (command == b"\x04" and dialect == V02):

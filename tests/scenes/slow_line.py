@@ -1,4 +1,7 @@
-"""A slow line: a program that forwards tcp, with so many octets a second in each direction."""
+"""A slow line: a program that forwards tcp, with so many octets a second in each direction.
+
+It may take many more at once, as a tunnel or a proxy does.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ SEGMENT_BYTES: Final = 1400  # of a network, not of one machine, whose segments 
 
 
 @asynccontextmanager
-async def slow_line(endpoint: str, octets_s: int) -> AsyncIterator[str]:
-    """Yield the endpoint of a slow line to another one."""
+async def slow_line(endpoint: str, octets_s: int, taken_octets: int = BUFFER_BYTES) -> AsyncIterator[str]:
+    """Yield the endpoint of a slow line to another one, which takes so many octets before they go on."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,7 +44,7 @@ async def slow_line(endpoint: str, octets_s: int) -> AsyncIterator[str]:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
     listening.bind(("127.0.0.1", 0))
-    async with await asyncio.start_server(accept, sock=listening, limit=BUFFER_BYTES) as server:
+    async with await asyncio.start_server(accept, sock=listening, limit=taken_octets) as server:
         yield f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         for task in tasks:
             task.cancel()

@@ -108,8 +108,7 @@ class WorkerLifecycle:
         ):
             worker.seen = now
         elif action is Action.REFRESH and isinstance(event, Heartbeat):
-            worker.stuck = event.stuck if worker.is_v03 else None
-            self._heartbeat(worker, now)
+            self._heartbeat(worker, event, now)
         elif action is Action.DELETE:
             self._remove(worker, "workers_left" if isinstance(event, Disconnect) else "cut_invalid", now)
         else:
@@ -225,13 +224,17 @@ class WorkerLifecycle:
             self.request_table.timer_changed = True  # the waiting time of its requests begins again now
             self.directory.update_routes(worker.service, now)
 
-    def _heartbeat(self, worker: Worker, now: float) -> None:
+    def _heartbeat(self, worker: Worker, event: Heartbeat, now: float) -> None:
         self.counters.count("heartbeats_received")
         worker.seen = now
+        if event.by_front:  # octets move, as in `_moves`
+            worker.since = now
+            return
+        worker.stuck = event.stuck if worker.is_v03 else None
         if worker.service.queue.lost:
             self.request_table.feed(worker, now)
         # A heartbeat an interval or more after the request was not sent before it arrived: this worker sends heartbeats while it works.
-        if worker.in_flight and not worker.beats_busy and now - worker.since >= self._heartbeat_s:
+        if worker.in_flight and not worker.beats_busy and now - worker.since >= self._heartbeat_s and not self._moves(worker, now):
             worker.beats_busy = True
 
     def _watch(self, worker: Worker) -> None:
