@@ -155,10 +155,15 @@ class Witness(Service):
                 self._log.warning("repeated", "a signed question that came before is not taken again", asker=f"{question.ballot.node:016x}")
                 continue
             if len(self._waiting) >= WAITING_MAX:
-                self.counters["waiting_overflow"] += 1
-                self._waiting.popleft()  # the oldest has probably been sent again
+                self._turn_away(self._waiting.popleft())  # the oldest has probably been sent again
             self._waiting.append(PendingQuestion(frames[:1], question, signed))
-        self._work()
+            self._work()
+
+    def _turn_away(self, pending: PendingQuestion) -> None:
+        """Refuse a question for which the disk is too slow; a lease that is not released ends by itself."""
+        self.counters["waiting_overflow"] += 1
+        if pending.question.kind is not QuestionKind.RELEASE:
+            self._send(pending, WitnessAnswerKind.NOT_WRITTEN, NO_BALLOT, self._lease_s)
 
     def _work(self) -> None:
         """Answer questions in order; a new highest ballot is written to disk before its grant leaves."""

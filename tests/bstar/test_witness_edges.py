@@ -15,6 +15,7 @@ from bstar.machine.ballot import NO_BALLOT, WITNESS_JUMP_MAX, Ballot, LeaseTable
 from bstar.machine.signing import PairKey
 from bstar.machine.wire import Question, QuestionKind, WitnessAnswer, WitnessAnswerKind, decode_answer, encode_question, signed_by
 from bstar.net.ballot_file import BallotFile
+from bstar.witness import WAITING_MAX
 from tests.scenes.bstar_sockets import until
 
 if TYPE_CHECKING:
@@ -134,19 +135,35 @@ async def test_one_question_that_is_refused_holds_up_no_other_of_the_same_read(c
     ]
 
 
-async def test_of_questions_that_wait_for_the_disk_the_newest_are_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_questions_of_one_read_are_all_answered_however_many_they_are() -> None:
+    """Only the disk lets a question wait."""
+    async with Scene() as scene:
+        for _ in range(2 * WAITING_MAX):
+            scene.say(LOOK)
+        assert [(await scene.hear()).nonce for _ in range(scene.nonce)] == [*range(1, scene.nonce + 1)]
+        assert not scene.witness.counters
+
+
+async def test_questions_beyond_those_that_may_wait_for_the_disk_are_answered_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest, whose server asks again; a release has no answer."""
     monkeypatch.setattr("bstar.witness.WAITING_MAX", 4)
     disk = Disk(monkeypatch)
     async with Scene(store=tmp_path / "w") as scene:
         disk.free.clear()
         scene.say(ASK, A)
         await until(lambda: disk.saved == 2)
-        for _ in range(6):
-            scene.say(LOOK)
-        await until(lambda: scene.witness.counters["waiting_overflow"] > 0)
-        assert scene.witness.counters["waiting_overflow"] == 2
+        for kind in (KEEP, QuestionKind.RELEASE, LOOK, LOOK, LOOK, LOOK, LOOK):
+            scene.say(kind, B)
+        turned_away = [await scene.hear() for _ in range(2)]
+        assert [(answer.nonce, answer.kind, answer.holder) for answer in turned_away] == [
+            (number, WitnessAnswerKind.NOT_WRITTEN, NO_BALLOT) for number in (2, 4)
+        ]
+        assert scene.witness.counters["waiting_overflow"] == 3
         disk.free.set()
-        assert [(await scene.hear()).nonce for _ in range(5)] == [1, 4, 5, 6, 7]
+        assert [(await scene.hear()).nonce for _ in range(5)] == [1, 5, 6, 7, 8]
+        assert scene.witness.counters == {"waiting_overflow": 3, "granted": 1}
 
 
 async def test_a_lease_that_is_renewed_finds_that_the_disk_has_space_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
