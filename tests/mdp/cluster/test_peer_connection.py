@@ -165,6 +165,17 @@ async def test_answers_to_queries_are_separated_from_those_to_requests() -> None
 
 
 @in_virtual_time
+async def test_a_clock_that_comes_early_does_not_make_a_silent_peer_last_longer() -> None:
+    """Timers of a loop come up to one step of its clock early: 16 ms on Windows."""
+    loop = asyncio.get_running_loop()
+    async with scene() as made:
+        loop._clock_resolution = 0.016  # type: ignore[attr-defined]
+        loop.call_at(made.begun + 2.99, lambda: None)
+        await asyncio.sleep(3.5)
+        assert (len(made.queries), made.askers) == (MISSED_MAX + 1, 2)
+
+
+@in_virtual_time
 async def test_a_peer_without_an_answer_to_three_queries_is_lost_and_connected_to_again() -> None:
     async with scene() as made:
         await asyncio.sleep(2.999)
