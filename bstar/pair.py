@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import core
@@ -167,17 +167,19 @@ class Pair(Reactor):
 
     async def _stop(self) -> None:
         machine, self._machine = self._machine, None
-        if machine is not None and self._lease_client is not None and machine.ballot != NO_BALLOT:
-            self._lease_client.release(machine.ballot)
-        async with AsyncExitStack() as stack:  # in which a cancellation of one part leaves out no other
+        async with AsyncExitStack() as stack:  # in which a cancellation or fault of one part leaves out no other
             stack.callback(self._writer.close)
-            for ended in (self._channel, self._lease_client):
-                if ended is not None:
-                    ended.close()  # at once: nothing is published or asked any longer
-                    stack.push_async_callback(ended.wait_closed)
-            for part in (self._control, self._voter, self._callbacks):
-                if part is not None:
-                    stack.push_async_callback(part.close)
+            ending = [part for part in (self._channel, self._lease_client) if part is not None]
+            for part in ending:
+                stack.push_async_callback(part.wait_closed)
+            for other in (self._control, self._voter, self._callbacks):
+                if other is not None:
+                    stack.push_async_callback(other.close)
+            for part in ending:
+                stack.callback(part.close)  # first: nothing is published or asked any longer
+            if machine is not None and self._lease_client is not None and machine.ballot != NO_BALLOT:
+                stack.enter_context(suppress(core.ContextTerminated))  # by the program: no lease can be released
+                self._lease_client.release(machine.ballot)
 
     # --- registration ---------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from core.address import HostKind, IpcBind, TcpBind, parse_bind, tcp_endpoint
 from core.daemon.logs import RateLimitedLog
 from core.machine.value_copies import check_counts
 from core.rpc.running_handlers import RunningHandlers, reply_frames
-from core.rpc.service import Service
+from core.rpc.service import Service, sent
 from core.runtime.supervision import PROGRAM_ENDS
 from freelance.errors import MalformedMessage
 from freelance.models.flp import PONG, decode_request
@@ -187,7 +187,7 @@ class Server(Service):
         except PROGRAM_ENDS:
             raise
         except BaseException as error:  # any error of the handler, one that a cancelled future has raised too
-            self._failed(error)
+            self._handler_failed(error)
             return None
         if reply is None:
             self.counters["unanswered"] += 1
@@ -202,7 +202,7 @@ class Server(Service):
         except PROGRAM_ENDS:
             raise
         except BaseException as error:  # these are no frames, or a generator of the handler has failed
-            self._failed(error)
+            self._handler_failed(error)
             return []
         self.counters["answered"] += 1
         return octets or [b""]
@@ -210,7 +210,7 @@ class Server(Service):
     def _handled(self, head: list[bytes], ended: asyncio.Future[Any], error: BaseException | None) -> None:
         """Take the result of a handler. Its error is not the server's, and the protocol cannot report it."""
         if error is not None:
-            self._failed(error)
+            self._handler_failed(error)
             return
         if ended.cancelled():
             self.counters["cancelled"] += 1
@@ -219,9 +219,9 @@ class Server(Service):
             self.counters["unanswered"] += 1
         frames = self._frames_of(ended.result())
         if frames:
-            self._listening().send_multipart([*head, *frames])
+            sent(self._listening(), [*head, *frames])
 
-    def _failed(self, error: BaseException) -> None:
+    def _handler_failed(self, error: BaseException) -> None:
         self.counters["handler_failed"] += 1
         self._log.error(type(error).__name__, "handler failed", cause=error)
 

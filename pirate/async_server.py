@@ -119,7 +119,7 @@ class AsyncServer(Service):
         """Send a client a message (see `Conversation.reply`)."""
         try:
             self._socket.send_multipart([client, *frames], core.NOBLOCK)
-        except (core.HostUnreachable, core.Again, core.MessageTooLarge):
+        except (core.HostUnreachable, core.Again, core.MessageTooLarge, core.ContextTerminated):
             self.counters["reply_undelivered"] += 1
 
     def _begin(self, client: bytes) -> Conversation:

@@ -18,6 +18,7 @@ from bstar.machine.fsm import Verdict
 from bstar.machine.wire import CLIENT_TOPIC, ReplyHeader, ReplyKind, RequestKind, decode_request_header, encode_reply_header
 from core.daemon.logs import RateLimitedLog
 from core.rpc.running_handlers import RunningHandlers, call, reply_frames
+from core.rpc.service import sent
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -231,9 +232,9 @@ class Voter:
             header = encode_reply_header(
                 ReplyHeader(kind, request.header.sequence, request.ballot, self._policy.active_role() if vouches else None)
             )
-            self.socket.send_multipart([*request.envelope, header, *body])
+            sent(self.socket, [*request.envelope, header, *body])
         elif kind is ReplyKind.REPLY:
-            self.socket.send_multipart([*request.envelope, *body])
+            sent(self.socket, [*request.envelope, *body])
 
     def _refuse(self, request: Request) -> None:
         self._counters["refused"] += 1
@@ -247,4 +248,4 @@ class Voter:
             self._policy.active_role(),
             max(1, round(refusal.retry_s * 1000)),
         )
-        self.socket.send_multipart([*request.envelope, encode_reply_header(header)])
+        sent(self.socket, [*request.envelope, encode_reply_header(header)])

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 from core.constants import NOBLOCK
-from core.errors import Again, HostUnreachable, MessageTooLarge
+from core.errors import Again, ContextTerminated, HostUnreachable, MessageTooLarge
 from core.machine.deadlines import TIMER_S_MIN
 from core.security.credentials import context_for
 
@@ -27,7 +27,7 @@ def sent(socket: Socket, frames: list[bytes]) -> bool:
     """Send a message now; return whether that was possible. Raises MessageTooLarge."""
     try:
         socket.send_multipart(frames, NOBLOCK)
-    except (HostUnreachable, Again):
+    except (HostUnreachable, Again, ContextTerminated):
         return False
     return True
 
@@ -52,6 +52,7 @@ class Service(ABC):
                 if self._context.closed:  # entered again, after a start that failed
                     self._context = context_for(None, self._security)
                 await self._stack.enter_async_context(self._context)
+            self._context.on_end[self._context_ended] = None
             await self._start()
         except BaseException:
             await self._end()
@@ -79,6 +80,12 @@ class Service(ABC):
         socket.bind(endpoint)
         return socket
 
+    def _context_ended(self) -> None:
+        """Give up: the program has ended the context, and every call on a socket fails."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._failed(ContextTerminated())
+
     def _failed(self, error: BaseException) -> None:
         if not self._ended.done():
             self._ended.set_exception(error)
@@ -88,6 +95,8 @@ class Service(ABC):
         timer = self._timer
         if timer is None or at is None or (timer.when is not None and timer.when <= at):
             return  # the usual case
+        if self._ended.done():
+            return
         at = max(at, self._loop.time() + TIMER_S_MIN)
         if timer.when is None or at < timer.when:
             timer.at(at)
@@ -102,6 +111,7 @@ class Service(ABC):
             self._context.warnings.warning("reply_too_large", "reply dropped: %s", error)
 
     async def _end(self) -> None:
+        self._context.on_end.pop(self._context_ended, None)
         try:
             if self._timer is not None:
                 self._timer.cancel()

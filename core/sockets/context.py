@@ -35,7 +35,7 @@ log = logging.getLogger("core.context")
 # Attributes of a context itself; other public names are options of its sockets.
 _OWN: Final = frozenset(
     (
-        "authentication authenticator closed exclusive_ipc inproc io_threads max_sockets parent random security supervisor "
+        "authentication authenticator closed exclusive_ipc inproc io_threads max_sockets on_end parent random security supervisor "
         "waiting_for_loop warnings"
     ).split()
 )
@@ -68,6 +68,7 @@ class Context(SharedInstance, SocketDefaults):
     Attributes:
         authentication: has credentials checked.
         max_sockets: sockets that may be open at the same time, those of the context's own use included.
+        on_end: what is called, once, when the program ends the context.
         supervisor: starts the tasks and timers of the sockets.
         warnings: rate-limited log of faults that peers cause.
         random: the context's source of randomness.
@@ -104,6 +105,7 @@ class Context(SharedInstance, SocketDefaults):
         self._sockets: dict[ContextSocket, None] = {}
         self._closing: dict[ContextSocket, None] = {}
         self.waiting_for_loop: dict[Deferred, None] = {}
+        self.on_end: dict[Callable[[], object], None] = {}
         self._defaults: dict[str, OptionValue | str] = {}
         self._topic: bytes | None = None  # of SUB sockets made from now on
         self._scheduler: tuple[asyncio.AbstractEventLoop, WriteScheduler] | None = None
@@ -268,12 +270,19 @@ class Context(SharedInstance, SocketDefaults):
         self.closed = True
         for socket in list(self._sockets):
             socket.close(linger)
+        self._say_end()
 
     def term(self) -> None:
         """End the context: every later call on its sockets fails with ContextTerminated (SOCK-16)."""
         self.closed = True
         for socket in list(self._sockets):
             socket.terminate()
+        self._say_end()
+
+    def _say_end(self) -> None:
+        calls, self.on_end = self.on_end, {}
+        for call in calls:
+            call()
 
     async def wait_closed(self) -> None:
         """Wait until all sockets have sent their messages (within LINGER) and no task is left."""

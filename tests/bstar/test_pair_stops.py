@@ -241,3 +241,27 @@ async def test_an_event_callback_that_fails_leaves_the_pair_alone() -> None:
             await until(lambda: scene.serving() == [False, True])
     assert told.count("entered") == 2
     assert supervisor.faults == {"bstar event callback": len(told) - 2}
+
+
+async def test_a_pair_whose_context_the_program_ends_is_left_with_its_ballot_file_free(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its lease cannot be released, and its requests cannot be refused."""
+    begun, path = asyncio.Event(), tmp_path / "ballot"
+
+    async def work(request: bstar.Request) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with bstar.Witness(ANY, heartbeat_ms=QUICK_MS) as witness, core.Context() as context:
+        options: dict[str, Any] = {"local": ANY, "remote": "tcp://127.0.0.1:1", "heartbeat_ms": QUICK_MS, "witness": witness.endpoint}
+        async with bstar.Pair(bstar.PRIMARY, **options, store=path, context=context) as pair:
+            async with bstar.Client(pair.voter(ANY, handler=work), "tcp://127.0.0.1:1") as client:
+                asking = asyncio.ensure_future(client.request(b"x"))
+                await begun.wait()
+                context.term()
+                with pytest.raises(core.ContextTerminated):
+                    await pair.serve_forever()
+            await asyncio.wait([asking])
+            assert isinstance(asking.exception(), bstar.errors.ClientClosed)
+    with BallotFile(path, RecordRole.SERVER) as free:
+        assert free.load() is not None
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -154,3 +154,22 @@ async def test_a_server_that_could_not_listen_may_be_entered_again() -> None:
             dealer.connect(server.endpoint)
             await dealer.send_multipart([b"1", b""])
             assert await dealer.recv_multipart() == [b"1", b"here"]
+
+
+async def test_a_server_whose_context_the_program_ends_says_so_and_drops_replies(caplog: pytest.LogCaptureFixture) -> None:
+    asked_for, release = asyncio.Event(), asyncio.Event()
+
+    async def wait(body: list[bytes]) -> list[bytes]:
+        asked_for.set()
+        await release.wait()
+        return body
+
+    async with core.Context() as context, asked(3, wait, context=context) as (server, dealer):
+        await dealer.send_multipart([b"1", b"x"])
+        await asked_for.wait()
+        context.term()
+        with pytest.raises(core.ContextTerminated):
+            await server.serve_forever()
+        release.set()
+        assert await server.drain(PATIENCE_S)
+    assert not caplog.records

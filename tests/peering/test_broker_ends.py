@@ -119,14 +119,20 @@ async def test_the_endpoint_for_operators_is_free_after_the_end(scene: Scene) ->
     assert again.control == at
 
 
-async def test_a_broker_whose_context_ends_says_so_and_leaves_its_block(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+async def test_a_broker_whose_context_ends_says_so_and_leaves_its_block(tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture) -> None:
     async with core.Context() as context, Scene(context, tmp_path) as scene:
-        one = await scene.broker("DC1", "DC2")
-        await idle_worker(scene, one, b"W")
+        one = await scene.broker("DC1", "DC2", state_ms=1)
+        if workers:
+            await idle_worker(scene, one, b"W")
+        waiting = asyncio.ensure_future(one.serve_forever())
+        await asyncio.sleep(0)
         context.term()
-        with pytest.raises(core.ContextTerminated):
-            await one.serve_forever()
+        await asyncio.wait([waiting], timeout=10.0)
+        assert isinstance(waiting.exception(), core.ContextTerminated)
+        await asyncio.sleep(0.01)  # of its clock
         await scene.end(one)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_a_peer_that_is_removed_has_no_tasks_any_longer(scene: Scene) -> None:

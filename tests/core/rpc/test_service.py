@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +13,9 @@ from core.machine.deadlines import TIMER_S_MIN
 from core.rpc.service import Service, sent
 from core.runtime import supervision
 from tests.scenes.waiting import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ENDPOINT = "inproc://service"
 
@@ -101,6 +105,8 @@ async def test_a_message_is_sent_now_or_not_at_all() -> None:
         push.connect("inproc://pull")
         assert sent(push, [b"a", b"b"])
         assert await pull.recv_multipart() == [b"a", b"b"]
+        context.term()
+        assert not sent(push, [b"the program has ended the context"])
 
 
 async def test_a_reply_that_cannot_be_sent_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -180,3 +186,28 @@ async def test_an_end_that_is_cancelled_or_fails_leaves_nothing_open(cancelled: 
         await ending
     await waiting
     assert served.socket.closed
+
+
+@pytest.mark.parametrize("end", [core.Context.term, core.Context.destroy])
+async def test_a_context_that_the_program_ends_ends_the_service(end: Callable[[core.Context], None]) -> None:
+    async with core.Context() as context:
+        async with Served(context) as served:
+            served.wake_in(0.001)
+            waiting = asyncio.ensure_future(served.serve_forever())
+            await asyncio.sleep(0)
+            end(context)
+            await asyncio.wait([waiting], timeout=10.0)
+            assert isinstance(waiting.exception(), core.ContextTerminated)
+            served.wake_in(0.001)  # what is called once more
+            assert served._timer is not None
+            assert served._timer.when is None
+        assert (served.steps, served.socket.closed) == (["start", "stop"], True)
+
+
+async def test_a_service_that_has_ended_is_not_told_of_the_end_of_its_context() -> None:
+    async with core.Context() as context:
+        async with Served(context):
+            pass
+        with pytest.raises(RuntimeError):
+            await Served(context, fails=True).__aenter__()
+        assert not context.on_end
