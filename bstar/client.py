@@ -55,7 +55,7 @@ class Client:
     Args:
         primary: endpoint of the primary, which is tried first.
         backup: endpoint of the backup.
-        timeout: seconds of silence after which the other server is tried.
+        timeout: seconds of silence after which the other server is tried; a stock one may take as long to connect.
         settle: seconds after which a silent server is tried again; at least the fail-over time of the pair.
         patience: seconds after which a request ends with `NoServer`.
         stock: the servers are stock members: no headers, one request at a time, and the waiting time of the guide between the servers.

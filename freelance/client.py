@@ -63,7 +63,8 @@ class Client:
         endpoints: of the servers, most wanted first.
         model: 3, 2 or 1 (see `freelance`); the servers must use the same model.
         timeout: seconds after which a request ends with `NoServer`; None: 3.0 (model 3), 2.5 (model 2), the sum of the tries (model 1).
-        try_timeout: seconds after which a server that did not answer is given up; None: a third of `timeout`, 1.0 in model 1.
+        try_timeout: seconds after which a server that did not answer is given up; None: a third of `timeout`, 1.0 in model 1, whose
+            tries have as long to connect.
         hedge: part of `try_timeout` after which a second server is asked as well; None never does (model 3).
         health: ping and back-off times (model 3).
         alias: identify each server by the endpoint it was connected at, whatever identity it announces; without it a server that does

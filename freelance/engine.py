@@ -242,6 +242,7 @@ class SequentialEngine(ClientEngine[Sequential]):
         socket = self._sockets.get(order.number)
         if not joined or socket is None or self.closed:
             return
+        self.machine.joined(order.number, self.clock())
         try:
             socket.send_multipart(order.body, core.NOBLOCK)
         except (core.Again, core.BadState):

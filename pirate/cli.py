@@ -185,7 +185,7 @@ def worker(
 
 @main.command()
 @click.option("--to", "endpoints", type=CONNECT, multiple=True, default=["tcp://127.0.0.1:5555"], help="Queue or server.")
-@click.option("--timeout", type=SECONDS, default=2.5, help="Seconds for each attempt.")
+@click.option("--timeout", type=SECONDS, default=2.5, help="Seconds for each attempt, and for the answer once the server is connected.")
 @click.option("--attempts", type=click.IntRange(min=1), default=3, help="In total.")
 @click.option("--relaxed", is_flag=True, help="Keep the socket and number the requests; for REP and queues.")
 @click.option("--policy", type=click.Choice(["ordered", "round-robin"]), default="ordered", help="Of several.")

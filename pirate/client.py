@@ -42,7 +42,7 @@ class Client:
 
     Args:
         endpoints: of the server, or of several equivalent ones, most wanted first.
-        timeout: seconds for each attempt.
+        timeout: seconds for each attempt, and for the answer once the server is connected.
         attempts: in total.
         relaxed: keep the socket and number the requests (REQ_RELAXED, REQ_CORRELATE) instead of opening a fresh one for each
             attempt. The server sees one more address frame: fine with REP and queues that pass addresses on, not with workers
@@ -187,7 +187,7 @@ class PirateEngine(ClientEngine[LazyPirate]):
     def _peer_changed(self, endpoint: str, socket: core.Socket, _: bytes, joined: bool) -> None:
         if not self.closed and self._sockets.get(endpoint) is socket:
             if joined:
-                self.machine.joined(endpoint)
+                self.machine.joined(endpoint, self.clock())
             else:
                 self.machine.lost(endpoint)
             self.flush_all()

@@ -8,7 +8,9 @@
 One request at a time. A late reply cannot be taken for the reply to a later request, because the socket of an unanswered attempt is
 closed (LPP-02, LPP-05). A *relaxed* client keeps its sockets and relies on the request ids of REQ_CORRELATE.
 
-A request is sent once its server is connected, so nothing is queued for an absent server and arrives in a burst.
+A request is sent once its server is connected, so nothing is queued for an absent server and arrives in a burst. The time for its answer
+begins then, and a socket that is still connecting when its attempt ends is left to the next one: each attempt at a server that is far
+would end before its answer could come.
 
 With several servers each attempt goes to the next one. A server that did not answer is asked last for some time, which doubles with
 each further failure; so a dead server costs one timeout and not one for each request. One whose reply does not match costs none: the
@@ -87,7 +89,7 @@ class Server:
 class LazyRequest(KeyedRequest):
     """One request until its end; its key is the endpoint of the server it is for."""
 
-    __slots__ = ("sent_to", "server", "tried")
+    __slots__ = ("connecting", "sent_to", "server", "tried")
 
     sent_to: str  # endpoint of the server that has the present attempt; empty before it is sent
 
@@ -95,6 +97,7 @@ class LazyRequest(KeyedRequest):
         super().__init__(body)
         self.server: Server | None = None  # that of the present attempt; None before the first one, and when it has answered
         self.tried: Counter[str] = Counter()
+        self.connecting: set[str] = set()  # endpoints of earlier attempts in which it was not sent
 
 
 class LazyPirate(KeyedRequests[LazyRequest]):
@@ -127,11 +130,12 @@ class LazyPirate(KeyedRequests[LazyRequest]):
         if self._limits.policy == "round-robin":
             self._first = (self._first + 1) % len(self._servers)
 
-    def joined(self, endpoint: str) -> None:
+    def joined(self, endpoint: str, now: float) -> None:
         """Record that a server is connected, and send it the request that is for it."""
         self._connected.add(endpoint)
         pending = self._open.get(endpoint)
         if pending is not None and not pending.sent_to:
+            self.timeouts.restart(pending, now, self._limits.timeout_s)
             self._send(pending, endpoint)
 
     def lost(self, endpoint: str) -> None:
@@ -188,6 +192,7 @@ class LazyPirate(KeyedRequests[LazyRequest]):
 
     def _send(self, pending: LazyRequest, endpoint: str) -> None:
         pending.sent_to = endpoint
+        pending.connecting.discard(endpoint)
         pending.sent += 1
         self.counters["sent"] += 1
         self.outgoing.append(Send(endpoint, pending.body))
@@ -217,13 +222,22 @@ class LazyPirate(KeyedRequests[LazyRequest]):
         self._abandon(pending)
 
     def _abandon(self, pending: LazyRequest) -> None:
-        """Close the socket of an unanswered attempt; a relaxed client relies on its request id."""
-        if pending.server is not None and not self._limits.relaxed:
-            self._opened.discard(pending.key)
-            self._connected.discard(pending.key)
-            self.outgoing.append(Close(pending.key))
+        """Close the socket of an unanswered attempt, unless it was not sent: then further ones may use it."""
+        if pending.server is not None and pending.sent_to:
+            self._close(pending.key)
+        elif pending.server is not None:
+            pending.connecting.add(pending.key)
         pending.server = None
+
+    def _close(self, endpoint: str) -> None:
+        """Close a socket; a relaxed client relies on its request id."""
+        if not self._limits.relaxed:
+            self._opened.discard(endpoint)
+            self._connected.discard(endpoint)
+            self.outgoing.append(Close(endpoint))
 
     def _end(self, pending: LazyRequest, now: float) -> None:
         self._abandon(pending)
+        for endpoint in sorted(pending.connecting - self._connected):
+            self._close(endpoint)
         super()._end(pending, now)

@@ -16,6 +16,7 @@ from core.rpc.connect_times import with_connect_times
 from core.rpc.running_handlers import RunningHandlers, call, reply_frames
 from core.rpc.service import Service
 from core.runtime import runtime, supervision
+from core.sockets.monitor import TROUBLES
 from pirate.errors import SimulatedCrash
 from pirate.ppp import checked_heartbeat_s
 from pirate.worker_session import CancelHandler, Close, Open, Send, SessionLimits, SessionState, StartHandler, WorkerSession
@@ -155,6 +156,7 @@ class Worker(Service):
             lambda batch: self._receive(socket, batch),
             on_peer=lambda _, joined: self._on_peer_changed(socket, joined),
         )
+        socket.on_event(lambda _: self._on_trouble(socket), TROUBLES)
         socket.connect(endpoint)
 
     def _close_socket(self, wait_s: float) -> None:
@@ -187,6 +189,11 @@ class Worker(Service):
         if joined:
             log.info("worker ready")
         self._apply(self._session.joined(now) if joined else self._session.lost(now))
+
+    def _on_trouble(self, socket: core.Socket) -> None:
+        if socket is self._socket:
+            self._session.unreachable(self._loop.time())
+            self._wake_at(self._session.deadline())
 
     def _start_handler(self, body: list[bytes]) -> None:
         if self._stopping:

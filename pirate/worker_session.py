@@ -1,13 +1,15 @@
 """Worker's side of a session with its queue, Simple and Paranoid (PPP-01 to PPP-05, PPP-09; SPP-02, SPP-03).
 
     start ──► OPENING ──joined──► IDLE ──request──► BUSY ──finished──► IDLE
-                 ▲                  │                 │
-                 │                  └──── lost, or silent too long ──► WAITING ──wait_s over, handler ended──► OPENING
+                 ▲  │ not in time   │                 │
+                 │  └───────────────┴──── lost, or silent too long ──► WAITING ──wait_s over, handler ended──► OPENING
                  └── failed: READY again
 
 Each session has its own socket and begins with READY. A queue is given up when it is silent for `liveness` intervals or disconnects:
 the socket is closed with its queued messages (HB-06). A new session begins after a pause, which doubles until a queue is heard again
-(PPP-04, PPP-05). Silence is not counted while a request is handled: a queue heartbeats only to idle workers (PPP-07).
+(PPP-04, PPP-05). Silence is not counted while a request is handled: a queue heartbeats only to idle workers (PPP-07). Before there is a
+connection there is no silence either: a queue that refuses connections, or is away, has the time of a silent one, one that is far
+`CONNECT_S`.
 
 A Simple Pirate worker that hears something else than a request says READY again, since its REQ socket takes the next request only after
 that; a server that answers every READY so is given up like one that is lost.
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
     from core.machine.envelope import Envelope
 
+# For a connection and its handshake: three round trips, five with CURVE, of up to two seconds each.
+CONNECT_S: Final = 10.0
 _USELESS_MAX: Final = 3  # answers since the last request that are none; without a limit READY and an error would follow each other for ever
 
 
@@ -101,20 +105,29 @@ class WorkerSession:
         self.handling = False  # the handler runs; it may outlive its session
         self.counters: Counter[str] = Counter()  # requests handled and dropped, by name
         self._limits = limits
+        self._silence_s = limits.heartbeat_s * limits.liveness
         self._chance = chance
         self._head = [b""] if limits.simple else []  # a REQ socket removes it; the codec expects it
         self._envelope: Envelope | None = None
         self._waits = 0  # since the queue was last heard, of Simple Pirate: since the last request
         self._useless = 0  # messages since the last request that are none
         self._open_at: float | None = None
+        self._began_at = 0.0  # of this session
         self._queue_number = 0
         self._queue: Liveness | None = None  # heartbeats of this session
 
     def start(self, now: float) -> list[Effect]:
         self.state = SessionState.OPENING
+        self._began_at = now
         if not self._limits.simple:
             self._queue = Liveness(self._limits.heartbeat_s, self._limits.liveness, now)
+            self._queue.heard(max(now, now + CONNECT_S - self._silence_s))
         return [Open(self._queue_number)]
+
+    def unreachable(self, now: float) -> None:
+        """Record that an attempt to connect has failed."""
+        if self.state is SessionState.OPENING and self._queue is not None:
+            self._queue.heard(max(self._began_at, now - self._silence_s))
 
     def joined(self, now: float) -> list[Effect]:
         """Record the connection of the socket; READY is the first message (PPP-01)."""

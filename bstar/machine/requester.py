@@ -142,7 +142,9 @@ class Requester(KeyedRequests[ServerRequest]):
         return self._advance(now)
 
     def joined(self, server: int, now: float) -> list[ServerRequest]:
-        if self._stock:
+        if self._stock:  # the request waits in its socket: only now can the server be silent
+            for pending in [pending for pending in self._open.values() if pending.server == server]:
+                self.timeouts.restart(pending, now, self._limits.timeout_s)
             return []
         self._servers[server].up = True
         if server == PRIMARY and self._head_start:

@@ -7,6 +7,8 @@
 The guide waits the whole timeout for a dead first server on every request. Here a server that did not answer is asked last for some
 time (`freelance.models.server_list`), so that cost is paid once.
 
+The time for an answer begins when the server is connected; a lone server that is not connected in time keeps its socket for the next try.
+
 Pure: `now` in monotonic seconds. `outgoing` collects the sockets to open and to close; calls return the requests that have ended.
 """
 
@@ -45,11 +47,12 @@ class Close(NamedTuple):
 class SequentialRequest(FreelanceRequest):
     """One request until its end; its key is the number of its present try."""
 
-    __slots__ = ("asked_at", "order", "server")
+    __slots__ = ("asked_at", "connected", "order", "server")
 
     order: list[bytes]
     server: bytes
     asked_at: float
+    connected: bool  # the server of the present try
 
 
 class Sequential(KeyedRequests[SequentialRequest]):
@@ -73,6 +76,13 @@ class Sequential(KeyedRequests[SequentialRequest]):
         self._renumber(pending)
         self.timeouts.start(pending, now, self._try_s, self._timeout_s if pending.timeout_s is None else pending.timeout_s)
         self._ask_next(pending, now)
+
+    def joined(self, number: int, now: float) -> None:
+        """Record that the server of a try is connected."""
+        pending = self._open.get(number)
+        if pending is not None:
+            pending.connected = True
+            self.timeouts.restart(pending, now, self._try_s)
 
     def receive(self, number: int, reply: list[bytes], now: float) -> list[SequentialRequest]:
         pending = self._open.get(number)
@@ -109,9 +119,12 @@ class Sequential(KeyedRequests[SequentialRequest]):
     def tick(self, now: float) -> list[SequentialRequest]:
         """End the tries whose time is over, and ask the next servers."""
         for pending in self.timeouts.expired(now):
-            self.outgoing.append(Close(pending.key, pending.server.decode()))
             if pending.server in self.servers:
                 self.servers.failed(pending.server, pending.asked_at, now)
+            if now < pending.give_up_at and not pending.connected and pending.order[:1] == [pending.server]:
+                self._begin_try(pending, pending.order.pop(0), now)
+                continue
+            self.outgoing.append(Close(pending.key, pending.server.decode()))
             if now < pending.give_up_at:
                 self._ask_next(pending, now)
             else:
@@ -137,13 +150,16 @@ class Sequential(KeyedRequests[SequentialRequest]):
             if name in self.servers and name not in pending.refused:  # it may have been removed in the meantime
                 del self._open[pending.key]
                 self._renumber(pending)
-                pending.server, pending.asked_at = name, now
-                pending.sent += 1
-                self.counters["sent"] += 1
-                self.timeouts.restart(pending, now, self._try_s)
+                self._begin_try(pending, name, now)
                 self.outgoing.append(Open(pending.key, name.decode(), pending.body))
                 return
         self._no_server(pending, now)
+
+    def _begin_try(self, pending: SequentialRequest, name: bytes, now: float) -> None:
+        pending.server, pending.asked_at, pending.connected = name, now, False
+        pending.sent += 1
+        self.counters["sent"] += 1
+        self.timeouts.restart(pending, now, self._try_s)
 
     def _renumber(self, pending: SequentialRequest) -> None:
         self._number += 1

@@ -243,7 +243,9 @@ async def test_an_event_callback_that_fails_leaves_the_pair_alone() -> None:
     assert supervisor.faults == {"bstar event callback": len(told) - 2}
 
 
-async def test_a_pair_whose_context_the_program_ends_is_left_with_its_ballot_file_free(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_pair_whose_context_the_program_ends_is_left_with_its_ballot_file_free(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its lease cannot be released, and its requests cannot be refused."""
     begun, path = asyncio.Event(), tmp_path / "ballot"
 

@@ -120,7 +120,9 @@ async def test_the_endpoint_for_operators_is_free_after_the_end(scene: Scene) ->
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-async def test_a_broker_whose_context_ends_says_so_and_leaves_its_block(tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broker_whose_context_ends_says_so_and_leaves_its_block(
+    tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
     async with core.Context() as context, Scene(context, tmp_path) as scene:
         one = await scene.broker("DC1", "DC2", state_ms=1)
         if workers:

@@ -35,6 +35,7 @@ class Scene:
         self.sockets: set[str] = set()
         self.ended: list[list[bytes] | Exception | None] = []
         self.pending = LazyRequest([b""])
+        self.now = 0.0
 
     def take(self, ended: Sequence[LazyRequest] = ()) -> list[Order]:
         """Return the orders; carry them out."""
@@ -47,7 +48,7 @@ class Scene:
                 case Open(endpoint):
                     assert endpoint not in self.sockets
                     self.sockets.add(endpoint)
-                    self.machine.joined(endpoint)
+                    self.machine.joined(endpoint, self.now)
                 case Close(endpoint):
                     self.sockets.remove(endpoint)
                 case Send(endpoint, _):
@@ -55,14 +56,16 @@ class Scene:
         return orders
 
     def begin(self, *body: bytes, now: float) -> list[Order]:
-        self.pending = LazyRequest(body)
+        self.pending, self.now = LazyRequest(body), now
         self.machine.submit(self.pending, now)
         return self.take()
 
     def tick(self, now: float) -> list[Order]:
+        self.now = now
         return self.take(self.machine.tick(now))
 
     def receive(self, endpoint: str, *reply: bytes, now: float) -> list[Order]:
+        self.now = now
         return self.take(self.machine.receive(endpoint, [*reply], now))
 
     def withdraw(self, now: float) -> list[Order]:
@@ -176,9 +179,9 @@ def test_lpp_02_a_request_is_sent_when_its_server_is_connected_and_once_an_attem
         client.tick(2.5)
         assert client.outgoing == [NoResponse(A)]  # nothing waits in the socket
         client.outgoing.clear()
-    client.joined(A)
+    client.joined(A, 2.5)
     client.lost(A)
-    client.joined(A)
+    client.joined(A, 2.5)
     assert client.outgoing == [Send(A, [b"1"])]
     (ended,) = client.receive(A, [b"OK"], 2.6)
     assert ended.reply == [b"OK"]
@@ -186,8 +189,50 @@ def test_lpp_02_a_request_is_sent_when_its_server_is_connected_and_once_an_attem
     client.outgoing.clear()
     client.submit(LazyRequest([b"2"]), 3.0)
     assert not client.outgoing
-    client.joined(A)
+    client.joined(A, 3.0)
     assert client.outgoing == [Send(A, [b"2"])]
+
+
+def test_lpp_01_the_time_for_an_answer_begins_when_the_server_is_connected() -> None:
+    client = LazyPirate([A], LazyLimits(attempts=2))
+    client.submit(LazyRequest([b"1"]), 0.0)
+    client.joined(A, 2.0)
+    client.outgoing.clear()
+    client.tick(2.5)
+    assert (client.outgoing, client.deadline()) == ([], 4.5)
+    client.tick(4.5)
+    assert client.outgoing == [NoResponse(A), Close(A), Open(A)]
+
+
+def test_a_socket_that_is_still_connecting_is_left_to_the_next_attempt() -> None:
+    """A server that is so far away that no attempt has time for both would never have the request."""
+    client = LazyPirate([A, B], LazyLimits())
+    client.submit(LazyRequest([b"1"]), 0.0)
+    client.tick(2.5)
+    assert client.outgoing == [Open(A), NoResponse(A), Open(B)]
+    client.outgoing.clear()
+    client.joined(A, 3.0)
+    assert not client.outgoing, "it is for B now"
+    client.tick(5.0)
+    assert client.outgoing == [NoResponse(B), Send(A, [b"1"])]
+    client.outgoing.clear()
+    (ended,) = client.receive(A, [b"OK"], 6.0)
+    assert ended.reply == [b"OK"]
+    assert client.outgoing == [Close(B)], "an idle client connects to no server that was not there"
+    client.outgoing.clear()
+    client.submit(LazyRequest([b"2"]), 7.0)
+    assert client.outgoing == [Send(A, [b"2"])]
+
+
+def test_what_was_connected_meanwhile_stays_and_what_was_not_is_closed_with_the_request() -> None:
+    client = LazyPirate([A, B], LazyLimits(attempts=2))
+    client.submit(LazyRequest([b"1"]), 0.0)
+    client.tick(2.5)
+    client.joined(A, 3.0)
+    client.outgoing.clear()
+    (ended,) = client.tick(5.0)
+    assert isinstance(ended.error, NoReply)
+    assert client.outgoing == [NoResponse(B), Close(B)]
 
 
 def test_a_reply_before_the_request_was_sent_is_none() -> None:
@@ -306,7 +351,7 @@ def test_bey_01_a_server_that_answers_at_last_is_asked_first_again() -> None:
 def test_lpp_02_a_fresh_socket_is_not_taken_for_connected() -> None:
     client = LazyPirate([A], LazyLimits())
     client.submit(LazyRequest([b"1"]), 0.0)
-    client.joined(A)
+    client.joined(A, 0.0)
     client.outgoing.clear()
     client.tick(2.5)
     assert client.outgoing == [NoResponse(A), Close(A), Open(A)]
@@ -361,7 +406,7 @@ def test_every_request_ends_once_in_time_with_its_own_reply(
             withdrawn += 1
         elif step == "lost" and asked in client.sockets:
             client.machine.lost(asked)
-            client.machine.joined(asked)
+            client.machine.joined(asked, now)
             orders += client.take()
         for order in orders:
             if isinstance(order, Send):

@@ -13,6 +13,7 @@ import core
 import pirate
 from core.rpc.handlers import echo
 from pirate.worker_session import SessionState
+from tests.scenes.far_line import far_line
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
@@ -331,3 +332,22 @@ async def test_bey_11_behind_curve(simple: bool) -> None:
         async with pirate.Client(queue.frontend, timeout=0.2, attempts=1) as stranger:
             with pytest.raises(pirate.NoReply):
                 await stranger.request(b"x")
+
+
+# --- far machines -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("far", ["queue", "server"])
+async def test_a_connection_that_takes_longer_than_a_silence_is_waited_for(far: str) -> None:
+    """Each session, and each attempt, ended before there was a connection: handshakes take several round trips."""
+    ours, theirs = core.Plain(user="ann", password="secret"), core.Plain(users={"ann": "secret"})
+    async with (
+        pirate.Queue(ANY, ANY, heartbeat_ms=100, security=theirs) as queue,
+        far_line(queue.backend if far == "queue" else queue.frontend, 0.1) as line,
+    ):
+        backend, frontend = (line, queue.frontend) if far == "queue" else (queue.backend, line)
+        async with (
+            pirate.Worker(backend, echo, heartbeat_ms=100, reconnect_ms=1, reconnect_max_ms=1, security=ours),
+            pirate.Client(frontend, timeout=0.3, attempts=30, security=ours) as client,
+        ):
+            assert await client.request(b"x") == [b"x"]

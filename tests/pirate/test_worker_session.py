@@ -10,10 +10,21 @@ from hypothesis import strategies as st
 
 from core.machine.envelope import HEARTBEAT, READY
 from core.machine.liveness import EXCUSES_MAX
-from pirate.worker_session import CancelHandler, Close, Effect, Open, Send, SessionLimits, SessionState, StartHandler, WorkerSession
+from pirate.worker_session import (
+    CONNECT_S,
+    CancelHandler,
+    Close,
+    Effect,
+    Open,
+    Send,
+    SessionLimits,
+    SessionState,
+    StartHandler,
+    WorkerSession,
+)
 
 REQUEST = [b"c", b"", b"x", b"y"]
-EVENTS = ("joined", "lost", "heartbeat", "request", "ready", "noise", "finished", "failed", "silence")
+EVENTS = ("joined", "away", "lost", "heartbeat", "request", "ready", "noise", "finished", "failed", "silence")
 
 
 def session(**limits: float) -> WorkerSession:
@@ -26,6 +37,9 @@ def happen(worker: WorkerSession, event: str, now: float) -> list[Effect]:
     match event:
         case "joined":
             return worker.joined(now)
+        case "away":
+            worker.unreachable(now)
+            return []
         case "lost":
             return worker.lost(now)
         case "heartbeat":
@@ -71,7 +85,6 @@ def pass_silently(worker: WorkerSession) -> list[Effect]:
 REPLY = Send([b"c", b"", b"OK"])
 CELLS: dict[tuple[SessionState, str], tuple[SessionState, list[Effect]]] = {
     (SessionState.OPENING, "joined"): (SessionState.IDLE, [Send([READY])]),
-    (SessionState.OPENING, "silence"): (SessionState.WAITING, [Close(1.0)]),
     (SessionState.IDLE, "lost"): (SessionState.WAITING, [Close(1.0)]),
     (SessionState.IDLE, "request"): (SessionState.BUSY, [StartHandler([b"x", b"y"])]),
     (SessionState.IDLE, "silence"): (SessionState.WAITING, [Close(1.0)]),
@@ -120,6 +133,31 @@ def test_ppp_01_ready_is_the_first_message_of_every_session() -> None:
     assert worker.lost(1.6) == [Close(1.0)]
     assert worker.tick(2.6) == [Open(1)]
     assert worker.joined(2.7) == [Send([READY])]
+
+
+@pytest.mark.parametrize(("heartbeat_s", "away_s", "far_s"), [(1.0, 3.0, CONNECT_S), (0.1, 0.3, CONNECT_S), (5.0, 15.0, 15.0)])
+def test_before_a_connection_there_is_no_silence_unless_an_attempt_has_failed(heartbeat_s: float, away_s: float, far_s: float) -> None:
+    for fails, ends_at in ((True, away_s), (False, far_s)):
+        worker = session(heartbeat_s=heartbeat_s)
+        if fails:
+            worker.unreachable(0.0)
+        ended_at = 0.0
+        while worker.state is SessionState.OPENING:
+            due = worker.deadline()
+            assert due is not None
+            ended_at = due
+            worker.tick(due)
+        assert ended_at == pytest.approx(ends_at)
+
+
+def test_an_attempt_that_fails_late_ends_the_session_at_once() -> None:
+    worker = session()
+    assert [worker.tick(float(second)) for second in range(1, 5)] == [[]] * 4
+    worker.unreachable(4.5)
+    assert worker.deadline() == 4.5
+    assert worker.tick(4.5) == [Close(1.0)]
+    assert worker.tick(5.5) == [Open(1)]
+    assert [worker.tick(5.5 + second) for second in range(1, 5)] == [[]] * 4, "the next one is another queue"
 
 
 def test_ppp_03_a_heartbeat_every_second() -> None:

@@ -430,3 +430,14 @@ def test_the_server_that_a_refusal_names_is_the_current_one() -> None:
     sequence, _ = ask(one)
     one.receive(A, refusal(sequence, active=State.BACKUP), [], 0.1)
     assert (one.current, one.counters["switched"], one.counters["refused"]) == (B, 1, 1)
+
+
+def test_a_stock_server_is_silent_only_once_it_is_connected() -> None:
+    """Its request waits in the socket; a server that is far would be left before its answer can come."""
+    one = requester(stock=True, lines=(), timeout_s=1.0, deadline_s=2.5)
+    one.submit([b"x"], 0.0)
+    assert one.joined(B, 0.5) == []  # a connection that was given up
+    assert one.joined(A, 0.8) == []
+    assert one.tick(1.0) == []
+    assert one.tick(1.8) == [Renew(A)]
+    one.tick(3.8)

@@ -35,9 +35,13 @@ def test_frl_01_several_servers_are_asked_once_each_and_a_lone_one_three_times()
     for endpoints, tries in (((A, B), [A, B]), ((A,), [A] * 3)):
         machine = made(*endpoints)
         pending = submitted(machine)
-        asked = [opened(machine)[1]]
-        while not (ended := machine.tick(machine.deadline())):
-            asked.append(opened(machine)[1])
+        now, ended, asked = 0.0, list[SequentialRequest](), list[str]()
+        while not ended:
+            number, endpoint = opened(machine)
+            machine.joined(number, now)
+            asked.append(endpoint)
+            now = machine.deadline()
+            ended = machine.tick(now)
         assert (asked, ended) == (tries, [pending])
         assert isinstance(pending.error, freelance.NoServer)
         assert (pending.error.attempts, pending.error.after_s) == (len(tries), float(len(tries)))
@@ -49,6 +53,40 @@ def test_frl_01_several_servers_are_asked_once_each_and_a_lone_one_three_times()
             pass
         assert isinstance(pending.error, freelance.NoServer)
         assert pending.error.after_s == float(len(tries)), "since it was submitted"
+
+
+def test_the_time_for_an_answer_begins_when_the_server_is_connected() -> None:
+    machine = made()
+    pending = submitted(machine)
+    number, _ = opened(machine)
+    machine.joined(number, 0.9)
+    assert (machine.tick(1.0), machine.deadline(), taken(machine)) == ([], 1.9, [])
+    machine.tick(1.9)
+    assert taken(machine) == [Close(number, A), Open(number + 1, B, [b"x"])]
+    machine.joined(number, 2.0)  # it has ended
+    assert machine.tick(2.9) == [pending], "of the second try nothing was connected"
+
+
+def test_a_lone_server_that_is_not_connected_in_time_keeps_its_socket_for_the_next_try() -> None:
+    machine = made(A)
+    pending = submitted(machine)
+    number, _ = opened(machine)
+    machine.tick(1.0)
+    machine.tick(2.0)
+    assert (taken(machine), pending.sent) == ([], 3)
+    machine.joined(number, 2.9)
+    assert machine.receive(number, [b"y"], 3.8) == [pending]
+    assert pending.reply == [b"y"]
+
+
+def test_a_lone_server_that_was_connected_gets_a_new_socket() -> None:
+    """FRL-01."""
+    machine = made(A)
+    submitted(machine)
+    number, _ = opened(machine)
+    machine.joined(number, 0.0)
+    machine.tick(1.0)
+    assert taken(machine) == [Close(number, A), Open(number + 1, A, [b"x"])]
 
 
 def test_a_try_that_ends_closes_its_socket_and_names_its_server() -> None:
