@@ -16,7 +16,7 @@ from titanic.errors import Damaged, TitanicError
 from titanic.journal.checkpoint import encode_packed, item_packer
 from titanic.journal.group_commit import no_call
 from titanic.journal.inspection import Problem, scan_span, segment_name
-from titanic.journal.record import Damage, RecordKind, seed_of
+from titanic.journal.record import RECORD_HEADER_BYTES, Damage, RecordKind, seed_of
 from titanic.journal.record_bodies import NO_UUID, Tick
 from titanic.journal.segment_log import LACKS, SegmentLog
 from titanic.store.compaction import Move, live_moves, merge_below, pick_segment, sealed_sizes
@@ -48,8 +48,10 @@ class Maintenance:
 
     def __init__(self, journal: Journal, index: RequestIndex, now_ms: Callable[[], int]) -> None:
         self.counts = dict.fromkeys(("dropped", "moved", "checkpoints", "scrubbed", "damaged"), 0)
-        # The last look of the previous run at the latest: segments whose moment came since are read now.
-        self._looked_ms = index.clock.store_ms - int(LOOK_S * 1000)
+        # The last look of the previous run at the latest, and before it what reading a segment of the smallest records takes: a segment
+        # whose moment came since is read now, also one whose reading was cut off.
+        longest_s = 2 * SCRUB_PAUSE_S * journal.log.options.segment_bytes / (SCRUB_SLICE * RECORD_HEADER_BYTES)
+        self._looked_ms = index.clock.store_ms - int((LOOK_S + longest_s) * 1000)
         self._to_scrub: set[int] = set()
         self._journal = journal
         self._index = index

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
+import titanic
+from bstar.net.boot_clock import boot_clock
+from tests.scenes.slow_line import slow_line
 from tests.scenes.titanic_octets import GatedDisk, is_in_state, line_of, mirrored, octets, store, terms
+from tests.scenes.waiting import eventually
 from tests.titanic.mirror.test_replica_server import submitted
+from titanic.journal.ownership import read_mark
+from titanic.mirror.replica_link import MirrorLine
+from titanic.mirror.replica_server import Mirror
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from titanic.mirror.replica_link import MirrorTerms
 
 
@@ -111,3 +121,25 @@ async def test_before_its_mirror_was_there_a_store_of_a_pair_does_not_serve(endp
             assert not served.done()
             await mirror.answer(swap)
             await served
+
+
+async def test_hb_02_a_batch_that_takes_longer_than_the_window_ends_the_promise_of_the_mirror_and_nothing_else(tmp_path: Path) -> None:
+    """Pulses are behind it on a slow line (docs/titanic.md): the store serves on, not alone, and the mirror may take over again."""
+    large = titanic.JournalOptions(log=titanic.LogOptions(segment_bytes=2**21, reserve_bytes=4096))
+    async with (
+        Mirror(titanic.RealDisk(tmp_path / "b"), paired=True) as mirror,
+        slow_line(mirror.bind("tcp://127.0.0.1:*"), 500_000) as line,
+    ):
+        link = MirrorLine(line, timeout_s=0.3, terms=terms(0.2, pulse_s=0.02))
+        async with titanic.Store(titanic.RealDisk(tmp_path / "a"), large, mirror=link, go_on=True) as stored:
+            await stored.wait_for_mirror()
+            await eventually(lambda: mirror.lease.holds(boot_clock()))
+            accepted = asyncio.ensure_future(submitted(stored, os.urandom(1_500_000)))
+            await eventually(lambda: not mirror.lease.holds(boot_clock()))
+            assert (accepted.done(), stored.stalled, link.state) == (False, None, "in step")
+            assert (await accepted)[0] == b"200"
+            mark = read_mark(titanic.RealDisk(tmp_path / "a"))
+            assert mark is not None
+            assert not mark.alone
+            await eventually(lambda: mirror.lease.holds(boot_clock()))
+            assert (mirror.sessions, link.state) == (1, "in step")

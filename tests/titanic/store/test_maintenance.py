@@ -289,6 +289,25 @@ async def test_each_segment_is_read_again_once_in_an_interval_also_over_restarts
 
 
 @in_virtual_time
+async def test_a_segment_whose_reading_a_close_has_cut_off_is_read_after_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is stopped at the same hour every day cut off the same segment each time."""
+    monkeypatch.setattr("titanic.store.maintenance.SCRUB_PAUSE_S", 2.0)
+    disk, loop = SimDisk(), asyncio.get_running_loop()
+    async with store_on(disk, segment_bytes=1 << 16, scrub_s=100.0) as store:
+        await filled(store, 2 * SCRUB_SLICE, b"")
+        while not store.maintenance_counts["scrubbed"]:
+            await asyncio.sleep(1.0)
+        next_s = loop.time() + 100.0 - 3.0  # in the middle of the next reading, which takes six seconds
+        await asyncio.sleep(next_s - loop.time())
+        assert store.maintenance_counts["scrubbed"] == 1
+    for _ in range(3):
+        next_s += 100.0
+        async with store_on(disk, segment_bytes=1 << 16, scrub_s=100.0) as store:
+            await asyncio.sleep(next_s - loop.time())
+            assert store.maintenance_counts["scrubbed"] >= 1
+
+
+@in_virtual_time
 async def test_no_segment_is_read_again_without_an_interval() -> None:
     async with store_on(SimDisk(), scrub_s=0) as store:
         await filled(store)
