@@ -28,6 +28,7 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from queue import Empty
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -387,6 +388,10 @@ class Journal:
     async def read_segment(self, number: int) -> bytes:
         """Read a whole segment, for compaction; raises OSError."""
         return await self._reader.read_segment(number)
+
+    def write_again(self, drafts: list[Draft]) -> asyncio.Future[Placement]:
+        """Write and sync records that compaction moves; on a full disk too, since this frees space."""
+        return self.run(partial(SegmentLog.commit, essential=True), drafts)
 
     async def drop(self, numbers: list[int]) -> None:
         """Remove segments whose live records are durable elsewhere; raises as `SegmentLog.drop`."""

@@ -24,6 +24,7 @@ GARBAGE_MIN: Final = 0.5  # an emptied segment frees at least as much as is copi
 SMALL: Final = 0.25  # of a segment; every start creates one, so restarts leave many
 SMALL_SEGMENTS_MAX: Final = 8
 BATCH_RECORDS: Final = 1000
+FULL_PART_MAX: Final = 1 / 4  # of the reserve: on a full disk the live bytes of a segment to be emptied; the rest is for replies and closes
 
 
 class Move(NamedTuple):
@@ -34,9 +35,9 @@ class Move(NamedTuple):
 
 
 def pick_segment(sizes: dict[int, int], index: RequestIndex, merge_below: int) -> int | None:
-    """Return the segment to empty next out of the sealed ones, given with their sizes in bytes, or None.
+    """Return the segment to empty next while there is space.
 
-    When there are many smaller than `merge_below`, these are merged; 0 for never.
+    When there are many smaller than `merge_below`, these are merged.
     """
     if not sizes:
         return None
@@ -51,6 +52,20 @@ def pick_segment(sizes: dict[int, int], index: RequestIndex, merge_below: int) -
     if len(small) > SMALL_SEGMENTS_MAX:
         return min(small, key=lambda number: (live[number], number))
     return None
+
+
+def pick_on_full_disk(sizes: dict[int, int], index: RequestIndex, copied_max: float) -> int | None:
+    """Return the segment with the fewest live bytes, if emptying it frees more than is copied."""
+    live = {number: index.live_bytes(number) for number in sizes}
+    worthwhile = [number for number in sizes if live[number] <= copied_max and live[number] <= GARBAGE_MIN * sizes[number]]
+    return min(worthwhile, key=lambda number: (live[number], number), default=None)
+
+
+def pick_next(sizes: dict[int, int], index: RequestIndex, log: SegmentLog) -> int | None:
+    """Return the segment to empty next out of the sealed ones, given with their sizes in bytes, or None."""
+    if log.full:
+        return pick_on_full_disk(sizes, index, FULL_PART_MAX * log.options.reserve_bytes)
+    return pick_segment(sizes, index, int(SMALL * log.options.segment_bytes))
 
 
 def live_moves(data: bytes, log: SegmentLog, span: Span, index: RequestIndex) -> Iterator[Move | None]:
@@ -99,17 +114,12 @@ def compact(log: SegmentLog, index: RequestIndex) -> tuple[int, int]:
     dropped = moved = 0
     # Records written again may make another segment worth emptying: not in this call, or it might not end.
     for _ in log.droppable():
-        chosen = pick_segment(sealed_sizes(log), index, merge_below(log))
+        chosen = pick_next(sealed_sizes(log), index, log)
         if chosen is None:
             break
         moved += compact_segment(log, index, chosen)
         dropped += chosen not in log.spans
     return dropped, moved
-
-
-def merge_below(log: SegmentLog) -> int:
-    """Return the size below which segments are merged; 0 on a full disk, where new ones are as small."""
-    return 0 if log.full else int(SMALL * log.options.segment_bytes)
 
 
 def checkpoint_of(log: SegmentLog, index: RequestIndex) -> bytes:

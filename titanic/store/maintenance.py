@@ -19,7 +19,7 @@ from titanic.journal.inspection import Problem, scan_span, segment_name
 from titanic.journal.record import RECORD_HEADER_BYTES, Damage, RecordKind, seed_of
 from titanic.journal.record_bodies import NO_UUID, Tick
 from titanic.journal.segment_log import LACKS, SegmentLog
-from titanic.store.compaction import Move, live_moves, merge_below, pick_segment, sealed_sizes
+from titanic.store.compaction import Move, live_moves, pick_next, sealed_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +116,7 @@ class Maintenance:
     async def _compact(self) -> None:
         """Empty segments while worthwhile; each at most once per call."""
         for _ in self._journal.log.droppable():
-            chosen = pick_segment(await self._journal.run(sealed_sizes), self._index, merge_below(self._journal.log))
+            chosen = pick_next(await self._journal.run(sealed_sizes), self._index, self._journal.log)
             if chosen is None:
                 return
             await self._empty(chosen)
@@ -150,40 +150,24 @@ class Maintenance:
     async def _move(self, moves: list[Move]) -> list[bytes]:
         """Write records again; return the UUIDs of requests left out because they are being closed.
 
-        A CLOSE may have been appended since the records were read, and no record may follow it. Raises the error of the first record that
-        was refused.
+        A CLOSE may have been appended since the records were read, and no record may follow it. Raises the error if they were refused.
         """
-        index = self._index
-        waiting = 0
-        closing: list[bytes] = []
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def moved(move: Move, place: Location | None, error: TitanicError | None) -> None:
-            nonlocal waiting
-            waiting -= 1
-            if place is not None:
-                index.segments.add(place[0])
-                index.moved(move.draft, move.old, place)
-                self.counts["moved"] += 1
-            elif error is not None and not done.done():
-                done.set_exception(error)
-            if not waiting and not done.done():
-                done.set_result(None)
-
+        index, closing = self._index, list[bytes]()
+        written: list[Move] = []
         for move in moves:
             kind, uuid, _ = move.draft
             entry = index.entries.find(uuid)
-            if kind == RecordKind.CLOSE or uuid == NO_UUID:
-                pass
-            elif entry is None:
-                continue
-            elif entry.closing:
+            if kind == RecordKind.CLOSE or uuid == NO_UUID or (entry is not None and not entry.closing):
+                written.append(move)
+            elif entry is not None:
                 closing.append(uuid)
-                continue
-            waiting += 1
-            self._journal.append(move.draft, (moved, move))
-        if waiting:
-            await done
+        if not written:
+            return closing
+        placed = await self._journal.write_again([move.draft for move in written])
+        index.segments.add(placed.segment)
+        for move, offset, size in zip(written, placed.offsets, placed.sizes, strict=True):
+            index.moved(move.draft, move.old, (placed.segment, offset, size))
+        self.counts["moved"] += len(written)
         return closing
 
     async def _scrub_one(self, now_ms: int) -> None:

@@ -124,7 +124,7 @@ async def test_before_its_mirror_was_there_a_store_of_a_pair_does_not_serve(endp
 
 
 async def test_hb_02_a_batch_that_takes_longer_than_the_window_ends_the_promise_of_the_mirror_and_nothing_else(tmp_path: Path) -> None:
-    """Pulses are behind it on a slow line (docs/titanic.md): the store serves on, not alone, and the mirror may take over again."""
+    """Pulses are behind it on a slow line: the store serves on, not alone."""
     large = titanic.JournalOptions(log=titanic.LogOptions(segment_bytes=2**21, reserve_bytes=4096))
     async with (
         Mirror(titanic.RealDisk(tmp_path / "b"), paired=True) as mirror,

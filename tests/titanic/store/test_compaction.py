@@ -12,7 +12,15 @@ from titanic.errors import StoreFull
 from titanic.journal.inspection import segment_name
 from titanic.journal.record import HEADER_BYTES
 from titanic.journal.segment_log import LogOptions, SegmentLog
-from titanic.store.compaction import SMALL_SEGMENTS_MAX, compact, compact_segment, merge_below, pick_segment, sealed_sizes
+from titanic.store.compaction import (
+    SMALL_SEGMENTS_MAX,
+    compact,
+    compact_segment,
+    pick_next,
+    pick_on_full_disk,
+    pick_segment,
+    sealed_sizes,
+)
 from titanic.store.index.request_index import RequestIndex
 from titanic.store.repair import repair
 
@@ -106,14 +114,37 @@ def close(play: Play, uuids: list[bytes]) -> None:
     play.commit([play.close_draft(uuid) for uuid in uuids])
 
 
-def test_a_segment_below_a_quarter_is_small_and_on_a_full_disk_none_is() -> None:
+@pytest.mark.parametrize(
+    ("live", "number"),
+    [
+        ((), None),
+        ((200, 101), None),  # more than is left of the reserve
+        ((200, 100, 100), 2),
+        ((900, 900, 30), 3),  # though all together have little garbage
+        ((30, 0), 2),
+    ],
+)
+def test_on_a_full_disk_the_segment_with_the_fewest_live_bytes_is_emptied(live: tuple[int, ...], number: int | None) -> None:
+    index = cast("RequestIndex", Live(*live))
+    assert pick_on_full_disk(dict.fromkeys(range(1, len(live) + 1), SIZE), index, 100) == number
+
+
+def test_on_a_full_disk_no_more_is_copied_than_freed() -> None:
+    index = cast("RequestIndex", Live(60, 61))
+    assert pick_on_full_disk({1: 120, 2: 121}, index, 100) == 1
+    assert pick_on_full_disk({2: 121}, index, 100) is None
+
+
+def test_segments_below_a_quarter_are_merged_and_on_a_full_disk_none_is() -> None:
     play = played(1)
-    assert merge_below(play.log) == 1024
+    sizes, index = dict.fromkeys(range(1, 10), 1023), cast("RequestIndex", Live(*[1000] * 9))
+    assert pick_next(sizes, index, play.log) == 1
+    assert pick_next(dict.fromkeys(range(1, 10), 1024), index, play.log) is None
     play.disk.quota_bytes = 0
     with pytest.raises(StoreFull):
         play.commit([play.request_draft(5000)])
     assert play.log.full
-    assert merge_below(play.log) == 0
+    assert pick_next(sizes, index, play.log) is None
 
 
 @pytest.mark.parametrize("requests", [3, 1001, 2500])

@@ -154,6 +154,51 @@ async def test_closed_requests_of_old_segments_are_looked_for_once_a_minute_and_
 
 
 @in_virtual_time
+@pytest.mark.faults
+async def test_a_full_disk_gets_space_from_closed_requests_though_others_wait_in_each_segment() -> None:
+    """Those were refused, like new ones, when they were to be written again."""
+    disk = SimDisk()
+    async with store_on(disk) as store:
+        waiting, large = [], []
+        for _ in range(6):
+            waiting.append((await ask(store.submit, [b"nobody", b"waits"]))[1])
+            large += await filled(store)
+        await asyncio.sleep(1.5)
+        disk.quota_bytes = sum(map(len, disk.survivors().values()))
+        assert (await ask(store.submit, [b"nobody", BODY * 4]))[0] == b"500"
+        assert store.status["state"] == "full"
+        await closed(store, large)
+        await asyncio.sleep(5.0)
+        assert not set(range(1, 7)) & log_of(store).spans.keys()
+        waiting.append((await ask(store.submit, [b"nobody", BODY]))[1])
+        assert store.status["state"] == "serving"
+    async with store_on(disk) as store:
+        assert [await ask(store.fetch, [uuid]) for uuid in waiting] == [[b"300"]] * 7
+        assert [await ask(store.fetch, [uuid]) for uuid in large] == [[b"400"]] * 12
+
+
+@in_virtual_time
+@pytest.mark.faults
+async def test_on_a_full_disk_no_more_is_written_again_than_a_part_of_the_reserve() -> None:
+    """The rest is for replies and closes."""
+    disk = SimDisk()
+    async with store_on(disk) as store:
+        segments = [await filled(store, 3, b"x" * 1200) for _ in range(4)]
+        await asyncio.sleep(1.5)
+        disk.quota_bytes = sum(map(len, disk.survivors().values()))
+        assert (await ask(store.submit, [b"nobody", BODY * 4]))[0] == b"500"
+        for uuids in segments:
+            await closed(store, uuids[1:])
+        await asyncio.sleep(5.0)
+        assert store.status["state"] == "full"
+        assert store.maintenance_counts["moved"] == 0
+        await closed(store, segments[0][:1])
+        await asyncio.sleep(5.0)
+        assert 1 not in log_of(store).spans
+        assert {2, 3, 4} <= log_of(store).spans.keys()
+
+
+@in_virtual_time
 async def test_a_segment_of_closes_is_dropped_behind_those_with_the_requests() -> None:
     async with store_on(SimDisk()) as store:
         segments = [await filled(store) for _ in range(2)]
