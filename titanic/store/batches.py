@@ -121,20 +121,22 @@ class Batches:
                 self._working[name] = self._supervisor.task("titanic commit", partial(self._work, name, entry))
             return
         chunks = self._staged.setdefault(name, {})
-        if number not in chunks:
+        if number not in chunks or not self._lives(chunks[number]):
             chunks[number] = entry
             left_ms = max(0, entry.expires_ms - self._store.now_ms())  # none without a time: it is dropped soon
-            self._expire_later(left_ms / 1000 + GRACE_S, name, number)
+            self._expire_later(left_ms / 1000 + GRACE_S, name, number, entry)
 
-    def _expire_later(self, delay_s: float, name: Name, number: int) -> None:
-        again = partial(self._expire_later, RETRY_S, name, number)
-        self._supervisor.later("titanic stage expiry", delay_s, self._expire, name, number, failed=lambda _: again())
+    def _expire_later(self, delay_s: float, name: Name, number: int, entry: Entry) -> None:
+        again = partial(self._expire_later, RETRY_S, name, number, entry)
+        self._supervisor.later("titanic stage expiry", delay_s, self._expire, name, number, entry, failed=lambda _: again())
 
-    def _expire(self, name: Name, number: int) -> None:
-        if name not in self._reserved:
+    def _expire(self, name: Name, number: int, entry: Entry) -> None:
+        if self._staged.get(name, {}).get(number) is not entry:
+            return  # dropped, and perhaps staged again
+        if name in self._reserved:
+            self._expire_later(GRACE_S, name, number, entry)  # the commit drops it, or releases it
+        else:
             self._drop(name, number)
-        elif number in self._staged.get(name, ()):
-            self._expire_later(GRACE_S, name, number)  # the commit drops it, or releases it
 
     def end_waits(self) -> None:
         """Answer each `mark` that waits, and those that come from now on."""
@@ -184,10 +186,15 @@ class Batches:
         chunk = BatchChunk.decode(service, rows)  # checked now, so that a commit finds no malformed chunk
         key = b"\0staged\0%b\0%d" % (parse_name(name), parse_count(number))
         body = [chunk.service, rows]
-        reply = await self._submit_own(STAGED, body, Options(key, ttl_ms=ttl), owner)
-        if reply[0] == BAD:
-            return [BAD, b"this chunk was staged before with other rows"]
-        return [OK] if reply[0] == OK else reply
+        for _ in range(2):
+            reply = await self._submit_own(STAGED, body, Options(key, ttl_ms=ttl), owner)
+            if reply[0] != OK:
+                return [BAD, b"this chunk was staged before with other rows"] if reply[0] == BAD else reply
+            entry = self._staged.get((owner, name), {}).get(int(number))
+            if entry is not None and self._lives(entry) and not entry.closing:
+                return [OK]
+            await self._written()  # it was staged before, and is being dropped: behind that it is stored anew
+        return [FAILED, b"this chunk was staged before, and closed"]
 
     def _submit_own(self, service: bytes, body: list[bytes], options: Options, owner: bytes) -> asyncio.Future[list[bytes]]:
         """Store a request to a service of `INTERNAL`, which clients cannot name."""
@@ -198,13 +205,17 @@ class Batches:
     def _submit(self, frames: Sequence[bytes], owner: bytes) -> asyncio.Future[list[bytes]]:
         return answer_of(lambda done: self._store.submit(frames, done, None, owner))
 
+    async def _written(self) -> None:
+        """Wait until all that was given to the journal is durable, or refused."""
+        await answer_of(lambda done: self._store.after((lambda *_: done([]), None)))
+
     def _drop(self, name: Name, number: int) -> None:
         chunks = self._staged.get(name, {})
         entry = chunks.pop(number, None)
         if not chunks:
             self._staged.pop(name, None)
-        if entry is not None and not entry.closing:
-            self._store.close_request([format_uuid(entry.uuid)], _ignore)
+        if entry is not None and not entry.closing and self._lives(entry):
+            self._store.withdraw(entry, _ignore)  # a job that is run again stages the same rows under the same name
 
     def _lives(self, entry: Entry) -> bool:
         return self._store.index.entries.find(entry.uuid) is entry
@@ -231,7 +242,7 @@ class Batches:
         stage_names = {name for name, _ in wanted}
         if not again:
             if batch in self._refused:
-                return self._report_refused(batch)
+                return [FAILED, self._refused.pop(batch).encode()]  # once: the next commit tries it again
             for name, count in wanted:
                 chunks = self._staged.get(name, {})
                 if any(number not in chunks or not self._lives(chunks[number]) for number in range(count)):
@@ -250,7 +261,7 @@ class Batches:
             await asyncio.wait([work], timeout=COMMIT_S)
         if batch in self._refused:
             self._reserved -= stage_names
-            return self._report_refused(batch)
+            return [FAILED, self._refused.pop(batch).encode()]
         entry = self._commits.get(batch)
         if entry is None:
             return [PENDING]
@@ -261,10 +272,6 @@ class Batches:
         if reply[0] != OK:
             return reply
         return [OK, msgpack.packb({**unpack(reply[1]), "again": again, "closed": False})]
-
-    def _report_refused(self, batch: Name) -> list[bytes]:
-        """Return once why a batch was refused; the next commit tries it again."""
-        return [FAILED, self._refused.pop(batch).encode()]
 
     def _drop_stages(self, stages: list[tuple[Name, int]]) -> None:
         for name, _ in stages:
@@ -454,7 +461,7 @@ class Batches:
             times = await self._times()
             # Ends of the present millisecond may still be in the journal; after this, none of the earlier ones is.
             whole = self._store.now_ms() - 1
-            await answer_of(lambda done: self._store.after((lambda *_: done([]), None)))
+            await self._written()
             found = await in_slices(times.between(owner, service, searched, whole, most))
             if found:
                 return [OK, b"%d" % found[-1].ms]

@@ -115,8 +115,9 @@ async def test_rows_expire_in_the_order_of_their_times_and_not_before(tmp_path: 
         await opened.stage("soon/0", (b"a", b"1"), ttl_ms=20)
         await opened.stage("now/0", (b"a", b"1"), ttl_ms=0)
         await opened.stage("gone/0", (b"a", b"1"))
+        gone = of(opened)[-1]
         assert await opened.ask("abort", "gone") == [b"200", b"1"]
-        opened.batches._expire((b"", b"gone/0"), 0)  # as its clock does
+        opened.batches._expire((b"", b"gone/0"), 0, gone)  # as its clock does
         await eventually(lambda: live(opened) == 1)
         assert (await opened.commit("late", "late/0"))[1] == DONE
 
@@ -153,7 +154,7 @@ async def test_a_chunk_whose_time_was_up_during_a_commit_that_was_refused_goes_a
 
         def fail_later(entry: Entry, done: Any) -> None:
             if entry.service == STAGED:
-                opened.batches._expire((b"", b"job/0"), 0)  # as its clock does
+                opened.batches._expire((b"", b"job/0"), 0, entry)  # as its clock does
                 asyncio.get_running_loop().call_soon(done, entry, None, b"")
             else:
                 read(entry, done)
