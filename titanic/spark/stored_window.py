@@ -75,7 +75,7 @@ class StoredWindow:
         self._open: dict[int, _Asked] = {}  # by the index of the question
         self._later: dict[int, asyncio.TimerHandle] = {}  # requests that are asked again, by index
         self._ended: list[Outcome] = []
-        self._count = 0
+        self._count = self._questions_count = 0
 
     def send(self, bodies: Sequence[Sequence[bytes]], keys: Sequence[str]) -> int:
         """Ask for the replies of requests; return the index of the first."""
@@ -111,8 +111,10 @@ class StoredWindow:
             one.sent += 1
             left_s = max(0.001, min(self._wait_s, self._timeout_s - (now - one.began)))
             bodies.append((ASK, b"%d" % round(left_s * 1000), *one.frames))
-        first = self._questions.send(bodies)
-        self._open.update(enumerate(asked, first))
+        first = self._questions_count
+        self._questions_count += len(asked)
+        self._open.update(enumerate(asked, first))  # before they are sent: one that is too large ends at once
+        self._questions.send(bodies)
 
     def _answered(self) -> None:
         again = []

@@ -231,3 +231,21 @@ async def test_what_was_withdrawn_is_not_asked_for_and_stays_stored() -> None:
         assert window.take() == []
     assert outcome.reply == [b"done", b"a"]
     assert len(scene.executed) == 1
+
+
+async def test_a_row_that_no_message_can_carry_is_an_error_of_the_row() -> None:
+    """It is refused before it is sent: its end was noted before it was known, so that its partition waited for ever."""
+    async with Scene() as scene:
+        await scene.ask(b"first")  # connected, so that the limits of the broker are known
+        ended = asyncio.Event()
+        window = StoredWindow(scene.local.client, "echo", ended.set, timeout_s=60.0, attempts=2)
+        assert window.send([(b"x",) * 2000, (b"small",)], ["large", "small"]) == 0
+        found: list[Outcome] = []
+        while len(found) < 2:
+            await ended.wait()
+            ended.clear()
+            found += window.take()
+        assert {outcome.index: outcome.error.code if outcome.error else outcome.reply for outcome in found} == {
+            0: "TOO_LARGE",
+            1: [b"done", b"small"],
+        }
