@@ -3,6 +3,7 @@
     closed ──no connection for a while, or as many requests in a row without answer as the limit──► open
     open ──connected again, or one timeout later──► half-open: one request, the probe, is sent
     half-open ──the probe is answered──► closed          half-open ──the probe fails──► open
+    half-open ──the probe is given up, with its task──► half-open: another probe
 
 All partitions of a process share it, consecutive ones too. Rows that come while it is open are not sent, so an absent broker costs a
 process its timeouts once, not once for each window of rows.
@@ -80,6 +81,10 @@ class Breaker:
             self._probing = True
             return True
         return self.state is BreakerState.CLOSED
+
+    def given_up(self) -> None:
+        """Note that requests in flight will have no end here, perhaps the probe: another one may be sent."""
+        self._probing = False
 
     def ended(self, error: RequestError | None, now: float) -> None:
         """Note the end of a request: any answer, an error of the service too, shows that the service is reachable."""

@@ -215,7 +215,15 @@ class Exchange:
         """Give up all rows without an answer: drop waiting ones, cancel those in flight."""
         self._task.cancel()
         await asyncio.wait([self._task])
+        await self._withdraw()
+
+    async def _withdraw(self) -> dict[int, tuple[Chunk, int, int]]:
+        """Give up the requests in flight, and return them."""
         await self._requests.withdraw()
+        in_flight, self._in_flight = self._in_flight, {}
+        if in_flight and self._breaker is not None:
+            self._breaker.given_up()
+        return in_flight
 
     async def _run(self) -> None:
         while True:
@@ -253,9 +261,7 @@ class Exchange:
     async def _give_up(self, why: Opened) -> None:
         """Answer all rows that are not sent with a reason; those in flight too, unless answers may still come."""
         if why.status != CIRCUIT_OPEN and self._in_flight:
-            await self._requests.withdraw()
-            in_flight, self._in_flight = self._in_flight, {}
-            for chunk, number, octets in in_flight.values():
+            for chunk, number, octets in (await self._withdraw()).values():
                 self._used -= octets
                 self._settle(chunk, number, Answer(None, why.status, why.text, 0, 0.0))
         unsent = [*self._refused, *self._unsent]

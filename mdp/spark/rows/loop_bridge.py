@@ -215,7 +215,8 @@ class Bridge:
         try:
             return Exchange(await shared.client, service, window, breaker=shared.breaker_of(to, service, window), rate=limit, **bounds)
         except BaseException:
-            del self._clients[to]
+            if self._clients.get(to) is shared:  # not if another partition has removed it, or a third has opened a new one since
+                del self._clients[to]
             raise
 
     async def _leave(self, to: Destination, exchange: Exchange) -> None:

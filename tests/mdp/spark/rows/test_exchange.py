@@ -15,6 +15,7 @@ from mdp.spark.flow.breaker import Breaker, BreakerState
 from mdp.spark.flow.rate import RateLimit
 from mdp.spark.rows.exchange import ROW_BYTES, Chunk, Exchange, answer_bytes
 from mdp.spark.rows.reply_columns import Answer
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -353,6 +354,33 @@ async def test_requests_without_answer_open_the_breaker_and_a_probe_closes_it(cl
         exchanging.feed(last)
         await finished(last)
     assert {answer.status for answer in last.answers} == {"OK"}
+
+
+@pytest.mark.parametrize("cancelled", [True, False], ids=["cancelled", "at its deadline"])
+async def test_a_probe_that_a_task_has_given_up_is_followed_by_another(
+    client: Client, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    """The breaker waited for its answer: the other partitions of the process sent nothing any more, and did not end."""
+    monkeypatch.setattr("mdp.spark.rows.exchange.CHECK_S", 0.001)
+    breaker = Breaker("tcp://b:1", timeout_s=0.002, attempts=1, failures_max=1)
+    breaker.ended(Timeout("echo"), 0.0)
+    client.gate.clear()
+    probe = rows(1)
+    async with exchange(client, breaker=breaker) as exchanging, exchange(client, breaker=breaker) as other:
+        while not client.asked:  # the first rows may be refused while it is open
+            probe = rows(1)
+            exchanging.feed(probe)
+            await eventually(lambda probe=probe: client.asked or probe.finished.done())  # type: ignore[misc]
+        if cancelled:
+            await exchanging.close()
+        else:
+            exchanging._ends_at = 0.0
+            await finished(probe)
+        client.gate.set()
+        chunk = rows(20, "other")
+        other.feed(chunk)
+        await finished(chunk)
+    assert {answer.status for answer in chunk.answers} == {"OK"}
 
 
 async def test_after_the_deadline_nothing_is_sent_or_waited_for(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
+import time
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +18,7 @@ from tests.mdp.spark.conftest import ROOT
 from tests.scenes.spark_client import Answering
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
 # What is registered first is called last: after the bridge had its turn.
 ENDING = """
@@ -86,6 +89,41 @@ def test_a_client_that_cannot_be_opened_is_an_error_of_its_partition_only(bridge
         with pytest.raises(ConnectionError, match="nobody there"):
             ask(bridge, "refused")
     assert ask(bridge, "a") == [[b"<0>"]]
+
+
+@pytest.mark.faults
+def test_a_client_that_cannot_be_opened_is_the_same_error_of_all_partitions_that_wait_for_it() -> None:
+    """The second one had a KeyError, and what a third one had opened meanwhile was forgotten."""
+    answering, gate, entered = Answering(), threading.Event(), threading.Event()
+
+    @asynccontextmanager
+    async def connect(to: Destination) -> AsyncIterator[Answering]:
+        entered.set()
+        while not gate.is_set():
+            await asyncio.sleep(0.001)
+        raise ConnectionError("nobody there")
+        yield answering
+
+    bridge = Bridge(connect)
+    errors: list[BaseException] = []
+
+    def partition() -> None:
+        try:
+            ask(bridge, "a")
+        except Exception as error:
+            errors.append(error)
+
+    partitions = [threading.Thread(target=partition) for _ in range(2)]
+    partitions[0].start()
+    entered.wait()
+    partitions[1].start()
+    while next(iter(bridge._clients.values())).users < 2:
+        time.sleep(0.001)
+    gate.set()
+    for one in partitions:
+        one.join()
+    assert [type(error) for error in errors] == [ConnectionError] * 2
+    bridge.close()
 
 
 def test_leaving_the_block_gives_up_what_has_no_answer(bridge: Bridge, answering: Answering) -> None:
