@@ -234,7 +234,7 @@ async def test_what_was_withdrawn_is_not_asked_for_and_stays_stored() -> None:
 
 
 async def test_a_row_that_no_message_can_carry_is_an_error_of_the_row() -> None:
-    """It is refused before it is sent: its end was noted before it was known, so that its partition waited for ever."""
+    """It ends before it is sent, and its partition waited for ever."""
     async with Scene() as scene:
         await scene.ask(b"first")  # connected, so that the limits of the broker are known
         ended = asyncio.Event()

@@ -360,7 +360,7 @@ async def test_requests_without_answer_open_the_breaker_and_a_probe_closes_it(cl
 async def test_a_probe_that_a_task_has_given_up_is_followed_by_another(
     client: Client, monkeypatch: pytest.MonkeyPatch, cancelled: bool
 ) -> None:
-    """The breaker waited for its answer: the other partitions of the process sent nothing any more, and did not end."""
+    """The breaker waited for its answer, and the other partitions of the process for the breaker."""
     monkeypatch.setattr("mdp.spark.rows.exchange.CHECK_S", 0.001)
     breaker = Breaker("tcp://b:1", timeout_s=0.002, attempts=1, failures_max=1)
     breaker.ended(Timeout("echo"), 0.0)
