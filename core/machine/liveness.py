@@ -27,21 +27,29 @@ def _next_beat(at: float, interval_s: float, now: float) -> tuple[bool, float]:
 
 
 class Transit:
-    """Whether octets of a message move between two peers, which is a sign of life (HB-02).
+    """Whether octets of a message move between two peers, which is a sign of life (HB-02); one for each silence.
 
-    On a slow line heartbeats wait behind a large message.
+    On a slow line heartbeats wait behind a large message. What was seen in an earlier silence says nothing in this one.
     """
 
-    __slots__ = ("_last",)
+    __slots__ = ("_last", "_moved_at")
 
     def __init__(self) -> None:
         self._last = 0
+        self._moved_at = 0.0
 
     def moves(self, in_transit: int) -> bool:
         """Return whether a message has moved since the last call, or got through, by what `Socket.in_transit` returns now."""
         moves = in_transit != self._last
         self._last = in_transit
         return moves
+
+    def moves_since(self, heard_at: float, in_transit: int, now: float) -> bool:
+        """As `moves`, in the silence that has begun at `heard_at`; the caller counts True as heard at `now`."""
+        if heard_at != self._moved_at:
+            self._last = 0
+        self._moved_at = now
+        return self.moves(in_transit)
 
 
 class Stalls:
@@ -80,15 +88,15 @@ class Stalls:
 class Silences(Generic[K]):
     """Ends of the silences of many peers."""
 
-    __slots__ = ("_ends", "_grace_s", "_postponed", "_stalls", "_transits", "in_transit")
+    __slots__ = ("_ends", "_grace_s", "_postponed", "_stalls", "in_transit")
 
     def __init__(self, late_s: float, grace_s: float) -> None:
         self.in_transit: Callable[[K], int] = lambda peer: 0  # what `Socket.in_transit` returns for a peer
-        self._transits: dict[K, Transit] = {}
         self._stalls = Stalls(late_s, grace_s)
         self._grace_s = grace_s
         self._ends: Deadlines[K] = Deadlines()
-        self._postponed: dict[K, tuple[float, float]] = {}  # where an end was put, and where it was before any stall
+        # Where an end was put, where it was before any stall, and what has moved since the peer was heard.
+        self._postponed: dict[K, tuple[float, float, Transit]] = {}
 
     def set(self, peer: K, ends_at: float) -> None:
         self._ends.set(peer, ends_at)
@@ -96,7 +104,6 @@ class Silences(Generic[K]):
     def forget(self, peer: K) -> None:
         self._ends.discard(peer)
         self._postponed.pop(peer, None)
-        self._transits.pop(peer, None)
 
     def deadline(self) -> float | None:
         return self._ends.deadline()
@@ -107,24 +114,20 @@ class Silences(Generic[K]):
         ended: list[K] = []
         postponed = 0
         for peer, at in self._ends.take_due(now):
-            put_at, ends_at = self._postponed.pop(peer, (at, at))
-            ends_at = ends_at if put_at == at else at  # heard since
-            excused_to = self._stalls.excused(ends_at, self._grace_s)
-            if now < excused_to:
+            put_at, ends_at, transit = self._postponed.pop(peer, (None, at, None))
+            if put_at != at or transit is None:  # heard since
+                ends_at, transit = at, Transit()
+            end = self._stalls.excused(ends_at, self._grace_s)
+            if now < end:
                 postponed += 1
-                self._postponed[peer] = excused_to, ends_at
-                self._ends.set(peer, excused_to)
-            elif self._moves(peer):
-                self._ends.set(peer, now + self._grace_s)
+            elif transit.moves(self.in_transit(peer)):
+                end = ends_at = now + self._grace_s
             else:
                 ended.append(peer)
+                continue
+            self._postponed[peer] = end, ends_at, transit
+            self._ends.set(peer, end)
         return ended, postponed
-
-    def _moves(self, peer: K) -> bool:
-        if self._transits.setdefault(peer, Transit()).moves(self.in_transit(peer)):
-            return True
-        del self._transits[peer]
-        return False
 
 
 class Liveness:
@@ -153,7 +156,7 @@ class Liveness:
         """Return whether the peer was silent for too long, and nothing moves; see `Transit`."""
         if now < self.expires_at():
             return False
-        if self._transit.moves(in_transit()):
+        if self._transit.moves_since(self.heard_at, in_transit(), now):
             self.heard_at = now
             return False
         return True

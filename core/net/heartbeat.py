@@ -107,6 +107,7 @@ class Heartbeat:
         del self._timers["timeout"]
         self._note()
         if self._ping_seen:
+            self._transit = Transit()
             return
         if self._transit.moves(self.in_transit()):  # the PING is behind a large message of ours
             self._timers["timeout"] = self.later(self.timeout_s, self._timeout_over)

@@ -407,6 +407,8 @@ class Requester(RequesterBase[P]):
                 self.dead = True
                 return
             self._unanswered = 0
+        elif not self._unanswered:
+            self._transit = Transit()
         self._unanswered += 1
         self._quiet_since = now
         self.outgoing.append(_HEARTBEAT)

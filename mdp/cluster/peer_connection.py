@@ -167,6 +167,8 @@ class PeerConnection:
     def _ask(self) -> None:
         now = max(self._loop.time(), self._due_at)  # a timer may come early, by one step of the clock
         self._stalls.called(self._due_at, now)
+        if not self._missed:
+            self._transit = Transit()
         silent = self._missed >= MISSED_MAX and now >= self._stalls.excused(self._lost_at, self._state_s)
         if silent and not self._transit.moves(self._socket.in_transit()):
             self._drop()

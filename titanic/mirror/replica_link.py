@@ -306,7 +306,7 @@ class MirrorLine:
     def wait(self, number: int) -> bool:
         """See `ReplicaLink`; a mirror that takes too long ends the session, unless octets to it or from it move (`Transit`)."""
         with self._changed:
-            self._moves = True
+            self._moves, self._transit = True, Transit()
             while self._moves and not self._changed.wait_for(lambda: self._is_over(number), self.timeout_s):
                 self._moves = None
                 self._call_soon(self._look)

@@ -234,7 +234,12 @@ class WorkerLifecycle:
         if worker.service.queue.lost:
             self.request_table.feed(worker, now)
         # A heartbeat an interval or more after the request was not sent before it arrived: this worker sends heartbeats while it works.
-        if worker.in_flight and not worker.beats_busy and now - worker.since >= self._heartbeat_s and not self._moves(worker, now):
+        if (
+            worker.in_flight
+            and not worker.beats_busy
+            and now - worker.since >= self._heartbeat_s
+            and not self._moves(worker, worker.since, now)
+        ):
             worker.beats_busy = True
 
     def _watch(self, worker: Worker) -> None:
@@ -251,11 +256,11 @@ class WorkerLifecycle:
         if not worker.in_flight:
             worker.since = worker.seen  # meaningless now; the old float would keep the memory of a past burst in use
         if worker.in_flight and not worker.beats_busy:
-            if now >= worker.since + self._busy_s and not self._moves(worker, now):
+            if now >= worker.since + self._busy_s and not self._moves(worker, worker.since, now):
                 self._remove(worker, "workers_stuck", now)
                 return
         elif now >= self._stalls.excused(worker.seen + worker.expiry_s, worker.expiry_s):
-            if not self._moves(worker, now):
+            if not self._moves(worker, worker.seen, now):
                 self._remove(worker, "workers_expired", now)
                 return
         if now >= worker.beat_at:
@@ -264,9 +269,9 @@ class WorkerLifecycle:
             self.request_table.send(worker.peer, encode_message(beat_to(worker)))
         self._watch(worker)
 
-    def _moves(self, worker: Worker, now: float) -> bool:
+    def _moves(self, worker: Worker, heard_at: float, now: float) -> bool:
         """Note a sign of life if octets of a message have moved since the last call; see `Transit`."""
-        moves = worker.transit.moves(self.in_transit(connection_of(worker.peer)))
+        moves = worker.transit.moves_since(heard_at, self.in_transit(connection_of(worker.peer)), now)
         if moves:
             worker.since = worker.seen = now
         return moves

@@ -205,3 +205,22 @@ def test_hb_02_of_many_peers_those_whose_messages_move_are_not_silent() -> None:
     assert ended == [(3.0, b"none"), (4.0, b"stands")]
     silences.forget(b"moves")
     assert silences.deadline() is None
+
+
+def test_hb_02_what_moved_before_a_peer_was_heard_is_no_sign_of_life_later() -> None:
+    """It was noticed one whole silence late that a peer was lost, once after each large message."""
+    liveness = Liveness(1.0, 3, 0.0)
+    assert not liveness.is_dead(3.0, partial(int, 500))
+    liveness.heard(4.0)
+    assert liveness.is_dead(7.0)
+
+
+def test_hb_02_of_many_peers_what_moved_before_one_was_heard_is_no_sign_of_life_later() -> None:
+    octets = 500
+    workers = WorkerHeartbeats(1.0, 3, Counter(), 0.0)
+    workers.silences.in_transit = lambda name: octets
+    workers.heard(b"a", 0.0)
+    assert workers.take_silent(3.0, 3.0) == []
+    workers.heard(b"a", 4.0)
+    octets = 0
+    assert workers.take_silent(7.0, 7.0) == [b"a"]

@@ -100,6 +100,17 @@ def test_octets_of_a_large_message_before_a_ping_keep_it_while_they_move() -> No
     assert clock.until(clock.now + 3.0) == [(163.0, SILENT)]
 
 
+def test_hb_02_what_moved_before_the_peer_was_heard_does_not_keep_it_later() -> None:
+    clock = Clock(100.0, 3.0)
+    clock.heartbeat.start()
+    clock.until(100.0)
+    clock.in_transit = 500
+    clock.until(105.0)
+    clock.heartbeat.heard = True
+    clock.in_transit = 0
+    assert clock.until(203.0) == [(200.0, "ping"), (203.0, SILENT)]
+
+
 def test_what_was_heard_after_a_ping_keeps_it_and_the_next_ping_begins_anew() -> None:
     clock = Clock(10.0, 3.0)
     clock.heartbeat.start()

@@ -44,3 +44,21 @@ def test_a_large_request_has_a_heartbeat_before_it_once_a_second() -> None:
     machine.lost(6.2)
     machine.joined(6.3)
     assert [message == encode_message(client_heartbeat()) for message in machine.take_outgoing()] == [False, True, False, False, False]
+
+
+def test_what_moved_before_the_broker_was_heard_is_no_sign_of_life_later() -> None:
+    """HB-02: that it is lost was noticed late, once."""
+    machine: Requester[PendingRequest] = Requester(numbers_from(0x2BCD1234), RequesterLimits(heartbeat_s=1.0, liveness=2))
+    octets = 500
+    machine.in_transit = lambda: octets
+    machine.joined(0.0)
+    machine.answers_heartbeats = True
+    machine.submit(PendingRequest(Call("echo", timeout_s=900.0, attempts=9), [b"x"]), 0.0)
+    for second in range(1, 4):
+        machine.tick(float(second))
+    assert not machine.dead
+    machine.receive([], 3.5)
+    octets = 0
+    for second in range(3):
+        machine.tick(4.5 + second)
+    assert machine.dead

@@ -204,6 +204,19 @@ async def test_an_answer_to_the_last_query_begins_anew_and_a_late_one_does_not()
 
 
 @in_virtual_time
+async def test_hb_02_what_moved_before_an_answer_does_not_keep_a_peer_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = [500, 0, 0]
+    monkeypatch.setattr(core.Socket, "in_transit", lambda self, routing_id=None: moved.pop(0))
+    async with scene() as made:
+        await asyncio.sleep(3.5)
+        made.answer()
+        await asyncio.sleep(3.499)
+        assert (made.askers, LOST in made.events) == (1, False)
+        await asyncio.sleep(0.002)
+        assert (made.askers, LOST in made.events) == (2, True)
+
+
+@in_virtual_time
 @pytest.mark.parametrize(("late_s", "lost_s"), [(7 / 16, 3 + 7 / 16), (9 / 16, 4 + 9 / 16)])
 async def test_a_pause_of_this_process_is_not_held_against_a_peer(late_s: float, lost_s: float) -> None:
     async with scene() as made:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from itertools import count, repeat
 from typing import TYPE_CHECKING
 
 import msgpack
@@ -18,6 +19,7 @@ from tests.titanic.mirror.test_replica_server import submitted
 from titanic.mirror.replica_link import MirrorLine
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -82,6 +84,37 @@ async def test_a_mirror_may_read_its_files_for_longer_than_a_sync_may_last(endpo
         await mirror.answer(hello, detail=msgpack.packb({}))
         copy = await mirror.next()
         assert (copy.session, copy.call) == (hello.session, b"copy")
+
+
+async def test_hb_02_what_moved_before_an_answer_does_not_keep_a_mirror_later(
+    endpoint: str, disk: GatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves: Iterator[int] = count(1)
+    looks: list[int] = []
+
+    def in_transit(*_: object) -> int:
+        looks.append(next(moves))
+        return looks[-1]
+
+    monkeypatch.setattr(core.Socket, "in_transit", in_transit)
+    async with mirrored(disk, endpoint, timeout_s=0.01) as (mirror, stored):
+        await mirror.followed()
+        await is_in_state(stored, "in step")
+        looks.clear()
+        accepted = asyncio.ensure_future(submitted(stored, b"1"))
+        sync = await mirror.next(b"sync")
+        await eventually(lambda: looks)
+        await mirror.answer(sync)
+        assert (await accepted)[0] == b"200"
+        moves = repeat(0)
+        looks.clear()
+        states: list[tuple[str, int]] = []
+        line_of(stored).on_state = lambda state, _: states.append((state, len(looks)))
+        refused = asyncio.ensure_future(submitted(stored, b"2"))
+        await eventually(lambda: states)
+        assert states[0] == ("away", 1)
+        line_of(stored).end()
+        assert (await refused)[0] == b"500"
 
 
 # ---- a mirror that does not answer as it should
