@@ -38,12 +38,12 @@ class HandshakingSession(Protocol):
 class Handshake:
     """See the module."""
 
-    __slots__ = ("_connection", "_forget_question", "_session", "_timer", "_waits")
+    __slots__ = ("_connection", "_forget_question", "_session", "_timer", "waits")
 
     def __init__(self, session: HandshakingSession, connection: Connection, scheduler: WriteScheduler) -> None:
         self._session = session
         self._connection = connection  # of the handshake
-        self._waits = False  # for the authenticator, or for key agreements
+        self.waits = False  # for the authenticator, or for key agreements
         self._forget_question: Callable[[], None] | None = None
         limit_ms = session.options.handshake_ivl
         self._timer = scheduler.later(session, limit_ms / 1000, self._time_over) if limit_ms else None
@@ -51,25 +51,25 @@ class Handshake:
     def proceed(self) -> None:
         connection, session = self._connection, self._session
         request = connection.mechanism.zap_request
-        if self._waits or connection.state is not State.HANDSHAKE:
+        if self.waits or connection.state is not State.HANDSHAKE:
             return
         if request is not None:
-            self._waits = True
+            self.waits = True
             session.suspend_handshake()
             self._forget_question = session.owner.context.authentication.ask(
                 request, enforce_domain=bool(session.options.zap_enforce_domain), answer=self._answered, revoke=session.abort_with
             )
         elif connection.work and session.queue_key_agreements(connection.work):
-            self._waits = True
+            self.waits = True
             session.suspend_handshake()
 
     def permit(self) -> None:
         """Go on with the step that waited for key agreements."""
-        self._waits = False
+        self.waits = False
         self._session.resume_handshake(self._connection.permit)
 
     def _answered(self, verdict: ZapReply | HandshakeError) -> None:
-        self._waits = False
+        self.waits = False
         if isinstance(verdict, HandshakeError):  # the handler's fault, but it is the peer that goes (ZAP-02, ZAP-03)
             self._session.refuse(verdict)
         else:

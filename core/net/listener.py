@@ -6,10 +6,10 @@ import asyncio
 import logging
 import os
 import sys
-from collections import Counter
 from contextlib import suppress
 from errno import EADDRINUSE, EMFILE
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from core.address import source_of
@@ -21,7 +21,6 @@ from core.net.session import Session
 from core.runtime import runtime
 from core.runtime.supervision import Restart
 from core.security.handshake_budget import HandshakeBudget
-from core.zmtp.greeting import Generation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,8 +35,9 @@ log = logging.getLogger(__name__)
 ACCEPTS_PER_ITERATION: Final = 1
 # Connections leave this part of the files that the process may open to its other work, such as a store or a ballot.
 SPARE_FILES_PART: Final = 8
-# A newcomer may need the place of a connection whose handshake takes longer, when there are no more files.
+# A newcomer that finds no place gets that of a connection whose handshake takes longer.
 SLOW_HANDSHAKE_S: Final = 1.0
+LOOKED_AT: Final = 64  # of the slow ones, for one that does not wait for us
 # Without file descriptors accepting fails every second; this limits the log lines.
 TELL_AGAIN_S: Final = 60.0
 # A socket file may be removed, or bound over, while its socket listens, and the system says nothing. A look costs a microsecond.
@@ -61,8 +61,8 @@ class Listener:
         self._server: asyncio.AbstractServer | Acceptor | None = None
         self._starting: asyncio.Task[None] | None = None
         self._begun = False  # the loop owns the listening socket and closes it
-        self._handshakes: dict[AcceptedSession, float] = {}  # unfinished, and when they began; oldest first
-        self._pending: Counter[str] = Counter()  # their number by address
+        self._handshakes = _Unfinished()
+        self._pending: dict[str, _Unfinished] = {}  # the same by address
         self._budget: HandshakeBudget[AcceptedSession] = HandshakeBudget(options.max_key_agreements, options.max_key_agreements_per_ip)
         self._supervisor = owner.context.supervisor
         self._permit_clock = self._supervisor.timer("core handshake clock", self._permit)
@@ -122,32 +122,28 @@ class Listener:
             log.warning("new connections cannot be accepted", extra={"endpoint": self.endpoint, "reason": reason})
 
     def admit(self, session: AcceptedSession, address: str, number: int) -> bool:
-        """Count a new connection of a descriptor, unless that passes a limit (ZMTP-75, W7, W8)."""
+        """Count a new connection, unless that passes a limit and none makes way for it (ZMTP-75, W7, W8)."""
         options, now = self.options, asyncio.get_running_loop().time()
+        handshakes = self._handshakes
         files = files_max()
         spare = 0 <= files <= number + files // SPARE_FILES_PART
-        within = (
-            len(self.sessions) < options.max_connections
-            and len(self._handshakes) < options.max_pending_handshakes
-            and (not address or self._pending[address] < options.max_pending_handshakes_per_ip)
-        )
-        if self._closed or spare or not within:
+        if spare:
+            self._accept_failed(OSError(EMFILE, os.strerror(EMFILE)))
+        if spare or len(self.sessions) >= options.max_connections:
+            handshakes.one_makes_way(now)  # for a later one: its connection has to end first
+            has_place = False
+        else:
+            neighbours = self._pending.get(address) if address else None
+            has_place = (
+                neighbours is None or len(neighbours) < options.max_pending_handshakes_per_ip or neighbours.one_makes_way(now)
+            ) and (len(handshakes) < options.max_pending_handshakes or handshakes.one_makes_way(now))
+        if self._closed or not has_place:
             self._owner.counters.refused_connections += 1
-            if spare:
-                self._accept_failed(OSError(EMFILE, os.strerror(EMFILE)))
-                self._free_file(now)
             return False
         self.sessions[session] = None
-        self._handshakes[session] = now
-        self._pending[address] += 1
+        handshakes.add(session, now)
+        self._pending.setdefault(address, _Unfinished()).add(session, now)
         return True
-
-    def _free_file(self, now: float) -> None:
-        """Disconnect the oldest peer that is silent or slow in its handshake: the newcomer tries again."""
-        for session, began in self._handshakes.items():
-            if session.is_silent or now - began >= SLOW_HANDSHAKE_S:
-                session.make_way()
-                return
 
     def queue(self, session: AcceptedSession, address: str, work: int) -> None:
         """Queue a step of a handshake until its key agreements may be computed (C3)."""
@@ -170,9 +166,10 @@ class Listener:
         self._budget.withdraw(session, address)
         if not self._budget.waiting:
             self._permit_clock.cancel()
-        del self._handshakes[session]
-        self._pending[address] -= 1
-        if not self._pending[address]:
+        self._handshakes.remove(session)
+        neighbours = self._pending[address]
+        neighbours.remove(session)
+        if not neighbours:
             del self._pending[address]
 
     def session_closed(self, session: Session) -> None:
@@ -227,6 +224,50 @@ def _permit_all(sessions: Iterator[AcceptedSession]) -> None:
         session.permit()
 
 
+class _Unfinished:
+    """Unfinished handshakes, the oldest first."""
+
+    __slots__ = ("_began", "_silent")
+
+    def __init__(self) -> None:
+        self._began: dict[AcceptedSession, float] = {}
+        self._silent: dict[AcceptedSession, None] = {}  # with others that have spoken since
+
+    def __len__(self) -> int:
+        return len(self._began)
+
+    def add(self, session: AcceptedSession, now: float) -> None:
+        self._began[session] = now
+        self._silent[session] = None
+
+    def remove(self, session: AcceptedSession) -> None:
+        del self._began[session]
+        self._silent.pop(session, None)
+
+    def one_makes_way(self, now: float) -> bool:
+        """Disconnect the oldest peer that has said nothing, or else that is slow; return whether there was one."""
+        session = self._oldest_silent() or self._oldest_slow(now)
+        if session is not None:
+            session.make_way()
+        return session is not None
+
+    def _oldest_silent(self) -> AcceptedSession | None:
+        while self._silent:
+            session = next(iter(self._silent))
+            if session.is_silent:
+                return session
+            del self._silent[session]
+        return None
+
+    def _oldest_slow(self, now: float) -> AcceptedSession | None:
+        for session, began in islice(self._began.items(), LOOKED_AT):
+            if now - began < SLOW_HANDSHAKE_S:
+                return None
+            if not session.waits_here:
+                return session
+        return None
+
+
 class AcceptedSession(Session):
     """Session that counts towards the limits of its listener."""
 
@@ -256,13 +297,17 @@ class AcceptedSession(Session):
 
     @property
     def is_silent(self) -> bool:
-        """Whether the peer has not said which version it speaks."""
-        return self.connection is not None and self.connection.generation is Generation.UNKNOWN
+        return self.connection is not None and self.connection.is_silent
+
+    @property
+    def waits_here(self) -> bool:
+        """Whether the handshake waits for the authenticator, or for key agreements."""
+        return self._handshake is not None and self._handshake.waits
 
     def make_way(self) -> None:
         """Disconnect, before the handshake is complete, for the sake of others."""
         self._handshake_done()
-        self.refuse(HandshakeError("handshake not complete when no more files could be opened"))
+        self.refuse(HandshakeError("handshake not complete when its place was needed"))
 
     def queue_key_agreements(self, number: int) -> bool:
         if self._counted:

@@ -155,6 +155,11 @@ class Connection:
         return encode_command(body)
 
     @property
+    def is_silent(self) -> bool:
+        """Whether the peer has sent nothing yet."""
+        return self.state is State.GREETING and not self._buffer
+
+    @property
     def translates(self) -> bool:
         """Whether encoded messages must go through `translate` before they are sent."""
         return self.mechanism.encrypts or self._zmtp1 is not None

@@ -402,8 +402,10 @@ async def test_zmtp_75_half_open_handshakes_are_counted() -> None:
             await first.receive(64)
             await second.receive(64)
             async with await WirePeer.connect(router.last_endpoint) as third:
-                assert await third.rest() == b""
-            await first.send(greeting() + ready(b"DEALER", b"one") + message(b"hello"))
+                assert await first.rest() == b""  # it has said nothing
+                await third.shake(b"DEALER")
+                assert await answers(third)
+            await second.send(greeting() + ready(b"DEALER", b"one") + message(b"hello"))
             assert await router.recv_multipart() == [b"one", b"hello"]
             async with await WirePeer.connect(router.last_endpoint) as fourth:
                 await fourth.shake(b"DEALER")

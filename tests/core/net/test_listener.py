@@ -21,7 +21,8 @@ import core
 from core.net.listener import AcceptedSession, Listener
 from core.net.os_sockets import Listening
 from core.options import Options
-from tests.scenes.builds import stands_in
+from core.zmtp.connection import Connection
+from tests.scenes.builds import replaces_names, stands_in
 from tests.scenes.driven_session import HeldTransport
 from tests.scenes.fault_injection import sabotaged
 from tests.scenes.raw_octets import GREETING_NULL, ready
@@ -95,9 +96,16 @@ class Door:
         session.connection_made(transport)
         return session, transport
 
+    def greets(self, address: str | None) -> tuple[AcceptedSession, HeldTransport]:
+        """Let a peer connect that sends a whole greeting, and nothing more."""
+        session, transport = self.comes(address)
+        if transport.said:
+            session.data_received(GREETING_NULL)
+        return session, transport
+
     def admitted(self, *addresses: str | None) -> list[bool]:
         """Let peers connect; tell which of them were greeted."""
-        return [bool(self.comes(address)[1].said) for address in addresses]
+        return [bool(self.greets(address)[1].said) for address in addresses]
 
 
 @asynccontextmanager
@@ -140,10 +148,10 @@ async def test_zmtp_75_connections_beyond_the_limit_are_closed_without_a_word_un
 async def test_w7_handshakes_that_are_not_complete_are_limited_in_all_and_by_address() -> None:
     """For IPv6 by network; those that are complete or over do not count."""
     async with door(max_pending_handshakes=3, max_pending_handshakes_per_ip=2) as made:
-        one, _ = made.comes("2001:db8::1")
-        two, _ = made.comes("2001:db8::2")
+        one, _ = made.greets("2001:db8::1")
+        two, _ = made.greets("2001:db8::2")
         assert made.admitted("2001:db8::3", "10.0.0.1", "10.0.0.2") == [False, True, False]
-        one.data_received(FULL_SHAKE)
+        one.data_received(ready(b"PUSH"))
         assert one.ready
         assert made.admitted("2001:db8::3", "2001:db8::4") == [True, False]
         one.connection_lost(None)  # counted once
@@ -157,6 +165,79 @@ async def test_w7_handshakes_that_are_not_complete_are_limited_in_all_and_by_add
 async def test_peers_without_an_address_share_no_limit_of_one() -> None:
     async with door(max_pending_handshakes=3, max_pending_handshakes_per_ip=1) as made:
         assert made.admitted(None, None, None, None) == [True, True, True, False]
+
+
+def ended(*peers: tuple[AcceptedSession, HeldTransport]) -> list[bool]:
+    return [transport.is_closing() for _, transport in peers]
+
+
+@in_virtual_time
+async def test_w7_the_oldest_that_says_nothing_makes_way_for_a_newcomer() -> None:
+    """The newcomer has its place at once; one that has begun to speak stays."""
+    async with door(max_pending_handshakes=3) as made:
+        speaks, *silent = peers = [made.comes(f"10.0.0.{number}") for number in range(3)]
+        speaks[0].data_received(GREETING_NULL[:10])
+        peers.append(made.comes("10.0.0.3"))
+        assert ended(*peers) == [False, True, False, False]
+        peers.append(made.comes("10.0.0.4"))
+        assert ended(*peers) == [False, True, True, False, False]
+        assert (made.owner.counters.refused_connections, made.owner.counters.handshakes_failed) == (0, 2)
+        assert "its place was needed" in str(silent[0][0].failure)
+
+
+@in_virtual_time
+async def test_w7_the_oldest_of_an_address_makes_way_for_a_newcomer_of_that_address() -> None:
+    async with door(max_pending_handshakes_per_ip=2) as made:
+        peers = [made.comes(address) for address in ("10.0.0.2", "10.0.0.1", "10.0.0.1", "10.0.0.1")]
+        assert ended(*peers) == [False, True, False, False]
+
+
+@in_virtual_time
+async def test_w7_a_handshake_makes_way_that_takes_a_second_and_none_that_waits_here() -> None:
+    """Else those that wait for the authenticator would begin anew, again and again."""
+    async with door(max_pending_handshakes=3, zap_domain="x") as made:
+        handler = made.owner.context.socket(core.REP, linger=0)
+        handler.bind("inproc://zeromq.zap.01")
+        asks, slow = made.greets("10.0.0.1"), made.comes("10.0.0.2")
+        slow[0].data_received(GREETING_NULL[:10])
+        await handler.recv_multipart()
+        await asyncio.sleep(0.5)
+        young = made.greets("10.0.0.3")
+        await asyncio.sleep(0.25)
+        assert made.admitted("10.0.0.4") == [False]
+        await asyncio.sleep(0.25)
+        assert made.admitted("10.0.0.4", "10.0.0.5") == [True, False]
+        assert ended(asks, slow, young) == [False, True, False]
+
+
+@in_virtual_time
+async def test_w8_a_silent_peer_makes_way_where_there_are_as_many_connections_as_allowed() -> None:
+    """The newcomer is refused, and tries again when that one has ended."""
+    async with door(max_connections=2) as made:
+        silent, speaks = made.comes("10.0.0.1"), made.greets("10.0.0.2")
+        assert made.admitted("10.0.0.3") == [False]
+        assert ended(silent, speaks) == [True, False]
+        silent[0].connection_lost(None)
+        assert made.admitted("10.0.0.3") == [True]
+
+
+@replaces_names
+@in_virtual_time
+async def test_w8_a_newcomer_costs_as_much_where_a_thousand_have_greeted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one look at each of them for each newcomer that finds no place."""
+    looks = 0
+    is_silent: Any = Connection.is_silent
+
+    def look(connection: Connection) -> Any:
+        nonlocal looks
+        looks += 1
+        return is_silent.__get__(connection)
+
+    async with door(max_pending_handshakes=1000, max_pending_handshakes_per_ip=1000) as made:
+        assert all(made.admitted(*["10.0.0.1"] * 1000))
+        monkeypatch.setattr(Connection, "is_silent", property(look))
+        assert not any(made.admitted(*["10.0.0.2"] * 1000))
+        assert looks <= 2000
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a descriptor of this number is made as on Linux")
@@ -179,7 +260,6 @@ async def test_p5_the_oldest_that_is_silent_or_slow_in_its_handshake_makes_way_f
             assert refused() == [False, False, True, True]
             await asyncio.sleep(1)
             assert refused() == [False, True, True, True]
-        assert len(made.listener._handshakes) == 0
         failed = [event for event in made.watch.events if event.event == core.EVENT_ACCEPT_FAILED]
         assert [(event.value, event.reason) for event in failed] == [(errno.EMFILE, "Too many open files")] * 4
         assert (made.owner.counters.refused_connections, made.owner.counters.handshakes_failed) == (4, 3)
