@@ -14,9 +14,9 @@ import freelance
 import mdp
 import pirate
 from mdp.broker.limits import BrokerOptions
-from tests.scenes.connection_attempts import free_port
 from tests.scenes.fault_injection import sabotaged
 from tests.scenes.mdp_shards import Sharded
+from tests.scenes.ports import kept_port
 from tests.scenes.slow_line import slow_line
 
 if TYPE_CHECKING:
@@ -93,7 +93,9 @@ async def _work_behind_a_front(dialect: Dialect, body: bytes, reply: bytes, plac
     handler, limits = Counted(reply, works_s), BrokerOptions(heartbeat_ms=HEARTBEAT_MS)
     async with Sharded(f"ipc://{place}/b", limits=limits, heartbeat_ms=HEARTBEAT_MS) as sharded, mdp.Client(sharded.endpoint) as client:
         service = sharded.names(1)[0]
-        async with slow_line(sharded.front.bind(f"tcp://127.0.0.1:{free_port()}"), OCTETS_S) as line:
+        with kept_port() as port:
+            endpoint = sharded.front.bind(f"tcp://127.0.0.1:{port}")
+        async with slow_line(endpoint, OCTETS_S) as line:
             async with mdp.Worker(line, service, handler=handler, dialect=dialect, heartbeat_ms=HEARTBEAT_MS):
                 assert await client.request(service, body, wait=True, timeout=100) == [reply]
     assert handler.calls == 1
@@ -103,7 +105,8 @@ async def test_hb_02_a_client_whose_request_to_a_front_a_tunnel_has_taken(tmp_pa
     handler, limits = Counted(), BrokerOptions(heartbeat_ms=HEARTBEAT_MS)
     async with Sharded(f"ipc://{tmp_path}/b", limits=limits, heartbeat_ms=HEARTBEAT_MS) as sharded:
         service = sharded.names(1)[0]
-        endpoint = sharded.front.bind(f"tcp://127.0.0.1:{free_port()}")
+        with kept_port() as port:
+            endpoint = sharded.front.bind(f"tcp://127.0.0.1:{port}")
         async with mdp.Worker(sharded.endpoint, service, handler=handler), slow_line(endpoint, OCTETS_S, 10 * len(LARGE)) as line:
             async with mdp.Client(line, timeout=100, heartbeat_ms=3 * HEARTBEAT_MS) as client:
                 assert await client.request(service, 2 * LARGE, wait=True) == [b"y"]
