@@ -23,10 +23,10 @@ from mdp.access.audit_log import AuditLog
 from mdp.broker.authorization import GuardedDispatcher
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.limits import BrokerOptions, BrokerSettings
-from mdp.broker.memory import give_back
+from mdp.broker.memory import WholeRecords, give_back
 from mdp.broker.recorder import Recorder
 from mdp.broker.refusal_log import RefusalLog
-from mdp.broker.slow_peers import Backlog
+from mdp.broker.slow_peers import backlog_of
 from mdp.broker.workers.peer_limits import Hops
 from mdp.wire.channels import ANNOUNCED, connection_of
 
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 # Time for the last messages, DISCONNECT and ERROR, to be sent when the broker closes.
 LINGER_MS = 1000
-# Share of `unread_total_max_bytes` that is read from paused workers beyond the high-water mark: 8 MiB by default, as for one peer.
-AHEAD_PART = 32
 # Resolution of the broker's time. Nearer times share one float object: each worker keeps some, and a float left from a burst of requests
 # keeps the MiB of memory around it in use.
 CLOCK_S: Final = 0.001
@@ -109,7 +107,7 @@ class Broker:
         self.machine = self._new_machine()
         # No limit on the number of messages, as a burst of 100,000 small replies is legitimate; bytes are limited.
         # Beyond that limit the peer is disconnected, instead of losing replies silently.
-        ahead = self._limits.unread_total_max_bytes // AHEAD_PART
+        self._backlog, ahead = backlog_of(self._limits)
         own: dict[str, OptionValue] = {
             "sndhwm": 0,
             "sndhwm_bytes": self._limits.unread_max_bytes,
@@ -119,24 +117,25 @@ class Broker:
             "metadata": ANNOUNCED,
         }
         options = {**own, **(socket_options or {})}
-        self._backlog = _backlog(self._limits)
         self._held_back: set[bytes] = set()  # workers that are not read from
         self._supervisor = supervision.current()
-        self._look_clock = self._supervisor.timer("mdp broker backlog clock", self._look_backlog)
+        self._records = WholeRecords(self._end_at_once)
+        timed = self._records.kept_by
+        self._look_clock = self._supervisor.timer("mdp broker backlog clock", timed(self._look_backlog))
         self._socket = self._context.socket(core.ROUTER, **options)
         self._socket_counters = self._socket.counters
         self._endpoints: list[str] = []
-        self._clock = self._supervisor.timer("mdp broker clock", self._on_time)
+        self._clock = self._supervisor.timer("mdp broker clock", timed(self._on_time))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
-        self._drained = Drained(lambda: self.machine.idle)
+        self._drained = Drained(lambda: self.machine.idle or not self._is_open)
         self._read_clock = runtime.current().monotonic
         self._moment = 0.0  # the last reading of the clock
         self._full = 0  # messages dropped for full peers when last looked at
         self._held: dict[bytes, list[bytes]] = {}  # replies collected for one write, by client
         self._hold_s = self._limits.hold_replies_ms / 1000
-        self._release_clock = self._supervisor.timer("mdp broker release clock", self._release)
-        self._memory_clock = self._supervisor.timer("mdp broker memory clock", self._give_memory_back)
+        self._release_clock = self._supervisor.timer("mdp broker release clock", timed(self._release))
+        self._memory_clock = self._supervisor.timer("mdp broker memory clock", timed(self._give_memory_back))
         self._disconnecting: set[bytes] = set()  # peers that are being disconnected
         self._recorder: Recorder | None = None
 
@@ -179,7 +178,12 @@ class Broker:
         return inf if self._clock.failing else self._rests_until
 
     async def serve_forever(self) -> None:
-        """Return when `stop` is called; the broker serves from entering its block, even if this is not awaited."""
+        """Return when `stop` is called; the broker serves from entering its block, even if this is not awaited.
+
+        Raises:
+            MemoryError: there was none in the middle of a change. The broker has ended at once, since its records may be changed by half;
+                leaving its block raises this too, unless another error does.
+        """
         if self._stopped is not None:
             await asyncio.shield(self._stopped)
 
@@ -198,13 +202,14 @@ class Broker:
         Returns:
             Whether all were answered.
         """
-        if self._loop is None:
-            return True
+        if self._loop is None or self._failed:
+            return not self._failed
         for endpoint in self._endpoints:
             self._socket.unbind(endpoint)
         self._endpoints.clear()
-        self._flush(self.machine.drain(self._now(self._loop)))
-        return await self._drained.wait(drain_s)
+        with self._records:
+            self._flush(self.machine.drain(self._now(self._loop)))
+        return await self._drained.wait(drain_s) and not self._failed
 
     def stop(self) -> None:
         """Send DISCONNECT to workers and errors to waiting clients, end `serve_forever`, and stop serving."""
@@ -218,6 +223,21 @@ class Broker:
             stack.callback(self._socket.set_batch_receiver, None)
             self._release()
             self._flush(self.machine.stop(self._now(self._loop)))
+        self._drained.look()
+
+    @property
+    def _failed(self) -> BaseException | None:
+        return self._stopped.exception() if self._stopped is not None and self._stopped.done() else None
+
+    def _end_at_once(self, error: MemoryError) -> None:
+        """End, and send nothing more: it could be wrong."""
+        if self._loop is None or self._stopped is None or self._stopped.done():
+            return
+        self._stopped.set_exception(error)
+        for clock in (self._clock, self._look_clock, self._release_clock, self._memory_clock):
+            clock.cancel()
+        self._socket.set_batch_receiver(None)
+        self._loop.call_soon(self._socket.close, 0)  # not within its own call
         self._drained.look()
 
     async def __aenter__(self) -> Self:
@@ -235,6 +255,8 @@ class Broker:
             if self._owns_context:
                 stack.push_async_callback(self._context.aclose)
             await self._socket.wait_closed()
+        if (failed := self._failed) is not None and error is None:
+            raise failed
 
     # Authorization.
 
@@ -247,12 +269,14 @@ class Broker:
         if not isinstance(self.machine, GuardedDispatcher):
             raise core.LocalProtocolError("this broker was made without rules")
         self._rules = rules
-        self._flush(self.machine.set_rules(rules, asyncio.get_running_loop().time()))
+        with self._records:
+            self._flush(self.machine.set_rules(rules, asyncio.get_running_loop().time()))
 
     def set_policies(self, policies: ServicePolicies | None) -> None:
         """Replace the policies of services at once, for waiting requests too."""
         self._policies = policies
-        self._flush(self.machine.set_policies(policies, asyncio.get_running_loop().time()))
+        with self._records:
+            self._flush(self.machine.set_policies(policies, asyncio.get_running_loop().time()))
 
     def _user_of(self, peer: bytes) -> str | None:
         user = self._socket.peer_property(connection_of(peer), "User-Id")
@@ -303,7 +327,11 @@ class Broker:
     def _on_batch(self, batch: Batch) -> None:
         if self._loop is None:
             return
-        self._flush(self.machine.receive(batch, self._now(self._loop)))
+        try:
+            self._flush(self.machine.receive(batch, self._now(self._loop)))
+        except MemoryError:  # as in a block of `_records`, which would cost more
+            self._records.lost()
+            raise
         if self._drained.awaited:
             self._drained.look()
 
@@ -342,7 +370,8 @@ class Broker:
             self._memory_clock.after(0)  # after its unsent messages were dropped with its connection
         self._held_back.discard(peer)
         self._held.pop(peer, None)
-        self._flush(self.machine.peer_joined(peer, now) if joined else self.machine.peer_lost(peer, now))
+        with self._records:
+            self._flush(self.machine.peer_joined(peer, now) if joined else self.machine.peer_lost(peer, now))
         self._drained.look()
 
     def _on_time(self) -> None:
@@ -469,10 +498,3 @@ class Broker:
                 self._disconnecting.add(peer)
                 self.machine.counters.count("cut_slow")
                 self._socket.cut(peer, "it does not read what it is sent")
-
-
-def _backlog(limits: BrokerOptions) -> Backlog:
-    # The heartbeats of a paused worker are not read: the pause must be too short for it to expire.
-    hold_ms = min(limits.unread_hold_ms, limits.heartbeat_ms * limits.liveness / 2)
-    total_bytes = limits.unread_total_max_bytes - limits.unread_total_max_bytes // AHEAD_PART  # the rest: read from paused workers
-    return Backlog(limits.unread_max_bytes, total_bytes, hold_ms / 1000)

@@ -16,8 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mdp.broker.limits import BrokerOptions
+
 # Near a limit the queues are checked again after this part of it was sent.
 _STEPS = 16
+# Share of `unread_total_max_bytes` that is read from paused workers beyond the high-water mark: 8 MiB by default, as for one peer.
+_AHEAD_PART = 32
 # A peer that is behind is not waited for after reading nothing for this time; reading programs pause now and then.
 STILL_S = 0.25
 # Looks at peers that are waited for come every few ms. A later one shows a pause of the broker: not more than this of it is held against a
@@ -88,3 +92,11 @@ class Backlog:
         """Return whether a peer with so many unread bytes is behind; `rest` is their sum with all smaller peers'."""
         part = 4 if already else 2
         return octets > self._peer_bytes // part or rest > self._total_bytes // part
+
+
+def backlog_of(limits: BrokerOptions) -> tuple[Backlog, int]:
+    """Return the policy by the limits of a broker, and the octets that are read ahead from paused workers."""
+    # The heartbeats of a paused worker are not read: the pause must be too short for it to expire.
+    hold_ms = min(limits.unread_hold_ms, limits.heartbeat_ms * limits.liveness / 2)
+    ahead = limits.unread_total_max_bytes // _AHEAD_PART
+    return Backlog(limits.unread_max_bytes, limits.unread_total_max_bytes - ahead, hold_ms / 1000), ahead

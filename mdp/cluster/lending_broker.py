@@ -126,9 +126,10 @@ class LendingBroker(Broker):
 
     def on_offer(self, endpoint: str, body: list[bytes]) -> None:
         """See `PeerConnection`."""
-        if self._loop is not None:
-            self._flush(self.lending.on_offer(endpoint, body, self._now(self._loop)))
-            self._balance()
+        if self._is_open and self._loop is not None:
+            with self._records:
+                self._flush(self.lending.on_offer(endpoint, body, self._now(self._loop)))
+                self._balance()
 
     def on_query_sent(self, endpoint: str) -> None:
         """See `PeerConnection`."""
@@ -136,25 +137,29 @@ class LendingBroker(Broker):
 
     def on_peer_lost(self, endpoint: str) -> None:
         """See `PeerConnection`."""
-        if self._loop is not None:
-            self._flush(self.lending.on_peer_lost(endpoint, self._now(self._loop)))
-            self._balance()
+        if self._is_open and self._loop is not None:
+            with self._records:
+                self._flush(self.lending.on_peer_lost(endpoint, self._now(self._loop)))
+                self._balance()
 
     def on_answers(self, endpoint: str, batch: list[list[bytes]]) -> None:
         """See `PeerConnection`."""
-        if self._loop is not None:
-            self._flush(self.lending.on_answers(endpoint, batch, self._now(self._loop)))
-            self._balance()
+        if self._is_open and self._loop is not None:
+            with self._records:
+                self._flush(self.lending.on_answers(endpoint, batch, self._now(self._loop)))
+                self._balance()
 
     # --- called by the event loop --------------------------------------------------------------------------------------------------
 
     def _on_batch(self, batch: Batch) -> None:
-        super()._on_batch(batch)
-        self._balance()
+        with self._records:
+            super()._on_batch(batch)
+            self._balance()
 
     def _on_peer(self, peer: bytes, joined: bool) -> None:
-        super()._on_peer(peer, joined)
-        self._balance()
+        with self._records:
+            super()._on_peer(peer, joined)
+            self._balance()
 
     def _on_time(self) -> None:
         super()._on_time()

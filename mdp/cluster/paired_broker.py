@@ -139,11 +139,12 @@ class PairedBroker(Broker):
         """Return a function that calls `call` while this broker may answer (BST-29)."""
 
         def guarded(*given: Any) -> Any:
-            if self._kept or not self.pair.serves():
-                self._keep(call, given)
-            else:
-                call(*given)
-                self._report_claimed()
+            with self._records:
+                if self._kept or not self.pair.serves():
+                    self._keep(call, given)
+                else:
+                    call(*given)
+                    self._report_claimed()
 
         return guarded
 
@@ -221,6 +222,17 @@ class PairedBroker(Broker):
             super()._on_time()
         else:
             self._clock.after(WITHHELD_S)  # the term may go on, and nothing else sets the timer
+
+    def _end_at_once(self, error: MemoryError) -> None:
+        if self._is_open:
+            errors = [error]
+
+            def end_pair() -> None:
+                if errors:
+                    raise errors.pop()
+
+            self.pair.timer(WITHHELD_S, end_pair)  # so that the other broker takes over
+        super()._end_at_once(error)
 
     # Handing over.
 

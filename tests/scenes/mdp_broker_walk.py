@@ -160,7 +160,7 @@ class Walk:
     def __init__(self, seed: int, trace: list[str] | None = None, *, policies: bool = False, channels: bool = False) -> None:
         self.workers = SHARED_WORKERS if channels else WORKERS
         self.options = POLICY_OPTIONS if policies else OPTIONS
-        self.ready_options = POLICY_READY_OPTIONS if policies else READY_OPTIONS
+        self.ready_options = POLICY_READY_OPTIONS if policies and seed % 8 < 4 else READY_OPTIONS  # else those of the operator alone
         self.chance = random.Random(seed)
         self.dice = self.chance.random
         self.trace = trace
@@ -229,7 +229,7 @@ class Walk:
             (2, self.lose_client),
             (1, self.misbehave),
             (1, self.manage),
-            (1, self.rule),
+            (3 if self.options is POLICY_OPTIONS else 1, self.rule),
         )
         return tuple(do for weight, do in weights for _ in range(weight))
 

@@ -95,6 +95,7 @@ class Upkeep:
             queue.release_delayed(now)
             if queue.delayed:
                 self._table.check_at(service, queue.next_delayed_at)
+            self._table.pump(service, now)  # the policies may have been taken away meanwhile
         if service.policies is not None or service in self._table.interrupted:
             self._table.interrupted.discard(service)
             self._table.pump(service, now)

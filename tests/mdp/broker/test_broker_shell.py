@@ -16,6 +16,7 @@ from core.machine.deadlines import TIMER_S_MIN
 from mdp.broker.broker import FAULT_S, HELD_BEHIND_MIN, HELD_BYTES_MAX, HELD_MAX
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.limits import BrokerOptions
+from mdp.broker.slow_peers import backlog_of
 from mdp.wire.commands import worker_final
 from mdp.wire.events import Failure, Final, ProgressReport, Work
 from tests.scenes.builds import replaces_names
@@ -190,8 +191,8 @@ async def test_queues_are_looked_at_where_one_has_become_full() -> None:
 def test_limits_of_what_peers_have_not_read(hold_ms: int, hold_s: float) -> None:
     """A worker is paused for less time than it may be silent."""
     limits = BrokerOptions(unread_hold_ms=hold_ms, heartbeat_ms=100, liveness=4, unread_max_bytes=1000, unread_total_max_bytes=3200)
-    backlog = broker_module._backlog(limits)
-    assert (backlog._hold_s, backlog._peer_bytes, backlog._total_bytes) == (hold_s, 1000, 3100)
+    backlog, ahead = backlog_of(limits)
+    assert (backlog._hold_s, backlog._peer_bytes, backlog._total_bytes, ahead) == (hold_s, 1000, 3100, 100)
 
 
 # --- draining and ending ------------------------------------------------------------------------------------------------------------

@@ -293,3 +293,24 @@ def test_a_suspended_lender_is_detected(programs: Programs) -> None:
 )
 def test_flags_that_do_not_go_together(programs: Programs, flags: list[str], code: int) -> None:
     assert programs.run("mdp", "broker", "--bind", f"ipc://{programs.folder}/b", *flags).code == code
+
+
+async def test_what_a_peer_says_after_the_stop_is_dropped(context: core.Context) -> None:
+    """It answers requests that have ended, and offers workers to a broker that has ended."""
+    gate = asyncio.Event()
+    async with (
+        mdp.Broker(context=context) as lender,
+        mdp.LendingBroker([lender.bind(TCP)], name="A", context=context, state_ms=20) as borrower,
+        mdp.Worker(lender.endpoints[0], "echo", handler=answers(b"B", gate), context=context),
+        mdp.Client(borrower.bind(TCP), context=context, timeout=100) as client,
+    ):
+        request = asyncio.ensure_future(client.request("echo", b"hello", wait=True))
+        await eventually(lambda: lender.stats["running"] == 1)
+        borrower.stop()
+        with pytest.raises(mdp.WorkerLost):
+            await request
+        gate.set()
+        await eventually(lambda: lender.stats["running"] == 0)
+        offers = lender.stats["mmi"]
+        await eventually(lambda: lender.stats["mmi"] > offers + 1)
+        assert borrower.stats["workers"] == 0

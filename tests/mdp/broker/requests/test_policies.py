@@ -362,3 +362,15 @@ def test_a_short_wait_is_not_told() -> None:
         scene.ask("0.3", b"C", b"%d" % n)
     told = [event for event in scene.at_client(b"C") if isinstance(event, ProgressReport)]
     assert len(told) == 2  # six wait for less than a tenth of a second
+
+
+def test_a_request_that_waits_for_a_retry_is_given_after_the_policies_were_taken_away() -> None:
+    """POL-03, POL-04: it was in no queue that anything looked at."""
+    scene = Scene()
+    scene.both("set_policies", ServicePolicies({"policy": [{"services": ["*"], "retry": RETRY}]}))
+    join(scene, b"W")
+    scene.ask("0.3", b"C", b"x")
+    scene.send(b"W", worker_error(scene.work(b"W").id, "HANDLER_ERROR", "no"))
+    scene.both("set_policies", None)
+    scene.wait(1.0)
+    assert bodies(scene, b"W") == [b"x"]
