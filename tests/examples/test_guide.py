@@ -125,7 +125,7 @@ def test_lpclient_and_a_server_that_misbehaves(run: Guide) -> None:
     server = run.guide("lpserver", "ipc://s", "misbehave", "3")
     while not (run.folder / "s").exists():
         time.sleep(0.01)  # it says nothing before the first request
-    client = run.guide("lpclient", "ipc://s", "0", "0.5").end()
+    client = run.guide("lpclient", "ipc://s", "0", "1.5").end()  # the server stalls for two seconds
     assert client.code == 0
     replies = [line for line in client.lines if "replied" in line]
     assert replies == [f"I: server replied OK ({number})" for number in range(1, len(replies) + 1)]
@@ -159,7 +159,7 @@ def test_pirates_crash_one_by_one_and_the_client_gives_up_in_the_end(run: Guide,
     workers = [run.guide(f"{kind}worker", "ipc://b", "misbehave", seed) for seed in ("14", "15")]
     for worker in workers:
         printed(worker, "worker ready")
-    client = run.guide("lpclient", "ipc://f", "0", "1.0").end()
+    client = run.guide("lpclient", "ipc://f", "0", "2.0").end()
     replies = [line for line in client.lines if "replied" in line]
     assert replies == [f"I: server replied OK ({number})" for number in range(1, len(replies) + 1)]
     assert client.lines[-1] == "E: server seems to be offline, abandoning"
@@ -191,10 +191,9 @@ def test_binary_star(run: Guide) -> None:
     assert printed(primary, "ready as")[0] == "I: Primary, waiting for backup (slave)"
     assert printed(backup, "ready as")[-1] == "I: ready as slave"
     client = run.guide("bstarcli", "ipc://p.front", "ipc://b.front", "0", "0.05")
-    assert printed(client, "(3)") == [
-        "I: connecting to server at ipc://p.front...",
-        *(f"I: server replied OK ({number})" for number in (1, 2, 3)),
-    ]
+    first, *lines = printed(client, "(3)")
+    assert first == "I: connecting to server at ipc://p.front..."
+    assert [line for line in lines if "replied" in line] == [f"I: server replied OK ({number})" for number in (1, 2, 3)]
     primary.kill()
     assert "I: connecting to server at ipc://b.front..." in printed(client, "b.front")
     assert printed(backup, "master")[-1] == "I: ready as master"

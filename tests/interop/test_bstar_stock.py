@@ -19,7 +19,7 @@ from bstar.machine.fsm import GUIDE, Event, State, Verdict
 if TYPE_CHECKING:
     from types import TracebackType
 
-HEARTBEAT_MS = 300  # what stands still for two of them gives up its role
+HEARTBEAT_MS = 800  # what stands still for two of them gives up its role, as a busy machine may for one
 PATIENCE_S = 100.0
 
 

@@ -168,7 +168,7 @@ async def test_a_paused_workers_late_reply_goes_to_no_other_client(simple: bool)
 
     async with (
         pirate.Queue(ANY, ANY, simple=simple, heartbeat_ms=10) as queue,
-        pirate.Worker(queue.backend, slow, simple=simple, heartbeat_ms=10, liveness=100),
+        pirate.Worker(queue.backend, slow, simple=simple, heartbeat_ms=10, liveness=1000),
     ):
         async with pirate.Client(queue.frontend, timeout=2.0, attempts=1) as client:
             with pytest.raises(pirate.NoReply):

@@ -114,7 +114,7 @@ async def test_ppp_09_a_worker_that_drains_heartbeats_while_it_works_and_is_sile
         await release.wait()
         return body
 
-    async with working(wait, heartbeat_ms=10, liveness=100, heartbeat_busy=True) as (worker, queue, name):
+    async with working(wait, heartbeat_ms=10, liveness=1000, heartbeat_busy=True) as (worker, queue, name):
         await queue.send_multipart([name, b"client", b"", b"x"])
         await eventually(lambda: asked)
         draining = asyncio.ensure_future(worker.drain(PATIENCE_S))

@@ -147,7 +147,7 @@ async def test_a_pool_of_connections_serves_a_broker_without_request_numbers(end
 
 async def test_an_attempt_in_0_1_ends_with_its_connection(stand_in: StandIn) -> None:
     """MDP-10, MDP-14."""
-    async with Client(stand_in.endpoint, dialect="0.1", timeout=1.0, attempts=2) as client:
+    async with Client(stand_in.endpoint, dialect="0.1", timeout=2.0, attempts=2) as client:
         await eventually(lambda: client.connected)
         reply = client.request("echo", b"x")
         first, _ = await stand_in.next()

@@ -82,6 +82,13 @@ def worker(programs: Programs, broker: str, *arguments: str) -> None:
     programs.start("mdp", "worker", "--broker", broker, *arguments).said("registered")
 
 
+def known_worker(programs: Programs, broker: str, service: str) -> None:
+    """Start a worker that its broker knows: it says that it is registered before what it has written has left."""
+    worker(programs, broker, "--service", service)
+    while programs.run("mdp", "mmi", "--broker", broker, "service", service).lines != ["200"]:
+        pass
+
+
 def test_call_prints_reply_frames_one_a_line(programs: Programs, broker: str) -> None:
     worker(programs, broker, "--service", "echo")
     call = ("mdp", "call", "--broker", broker)
@@ -154,7 +161,7 @@ def test_interrupted_call_is_130(programs: Programs) -> None:
 
 
 def test_mmi_prints_the_code(programs: Programs, broker: str) -> None:
-    worker(programs, broker, "--service", "echo")
+    known_worker(programs, broker, "echo")
     mmi = ("mdp", "mmi", "--broker", broker)
     assert programs.run(*mmi, "service", "echo").lines == ["200"]
     assert programs.run(*mmi, "mmi.service", "nobody").lines == ["404"]
@@ -165,7 +172,7 @@ def test_mmi_prints_the_code(programs: Programs, broker: str) -> None:
 
 
 def test_bench_counts_and_measures(programs: Programs, broker: str) -> None:
-    worker(programs, broker, "--service", "echo")
+    known_worker(programs, broker, "echo")
     bench = ("mdp", "bench", "--broker", broker, "--requests", "500", "--window", "50")
     figures = json.loads(programs.run(*bench, "--json").out)
     assert {name: figures[name] for name in ("requests", "replies", "lost", "errors", "window", "size", "dialect")} == {
@@ -194,7 +201,7 @@ def test_call_sends_headers_and_a_priority(programs: Programs, broker: str) -> N
 
 
 def test_bench_with_losses_is_1(programs: Programs, broker: str) -> None:
-    worker(programs, broker, "--service", "fail")
+    known_worker(programs, broker, "fail")
     bench = ("mdp", "bench", "--broker", broker, "--requests", "20")
     lossy = programs.run(*bench, "--service", "fail")
     assert lossy.code == 1

@@ -53,13 +53,14 @@ class Operator:
         return self.programs.run("mdp", *arguments, MDP_BROKER="ipc://b.sock")
 
     def ask_until(self, reached: Callable[[Ended], bool], *arguments: str) -> Ended:
-        """Ask again and again: a worker says that it is registered before a busy broker has read it."""
         while not reached(ended := self.ask(*arguments)):
             pass
         return ended
 
-    def worker(self, *arguments: str) -> None:
-        self.programs.start("mdp", "worker", *arguments, MDP_BROKER="ipc://b.sock").said("registered")
+    def worker(self, service: str, *arguments: str) -> None:
+        """Start a worker that the broker knows: it says that it is registered before its READY has left."""
+        self.programs.start("mdp", "worker", "--service", service, *arguments, MDP_BROKER="ipc://b.sock").said("registered")
+        self.ask_until(lambda ended: ended.lines == ["200"], "mmi", "service", service)
 
     def bury(self, handler: str = "deadly") -> int:
         """Have a worker killed with a request in flight; return the number of the dead letter."""
@@ -85,8 +86,8 @@ def operator(programs: Programs) -> Operator:
 
 
 def test_services_are_a_table_with_aligned_columns(operator: Operator) -> None:
-    operator.worker("--service", "echo", "--credit", "7")
-    operator.worker("--service", "a-longer-name", "--handler", "echo", "--credit", "100")
+    operator.worker("echo", "--credit", "7")
+    operator.worker("a-longer-name", "--handler", "echo", "--credit", "100")
     assert operator.ask("services").lines == [
         "NAME           WORKERS  CREDIT  RUNNING  QUEUED  QUEUED BYTES  DONE  ENABLED",
         "a-longer-name        1     100        0       0             0     0  yes",
@@ -96,7 +97,7 @@ def test_services_are_a_table_with_aligned_columns(operator: Operator) -> None:
 
 def test_services_as_json_for_a_program(operator: Operator) -> None:
     assert json.loads(operator.ask("services", "--json").out) == {"services": [], "complete": True}
-    operator.worker("--service", "echo")
+    operator.worker("echo")
     assert operator.ask("call", "echo", "x").code == 0
     assert operator.ask("mmi", "disable", "echo").lines == ["200"]
     (echo,) = json.loads(operator.ask("services", "--json").out)["services"]
@@ -105,9 +106,9 @@ def test_services_as_json_for_a_program(operator: Operator) -> None:
 
 
 def test_workers_of_all_services_or_of_one(operator: Operator) -> None:
-    operator.worker("--service", "echo")
-    operator.worker("--service", "sleep")
-    everyone = operator.ask_until(lambda ended: len(ended.lines) > 2, "workers").lines
+    operator.worker("echo")
+    operator.worker("sleep")
+    everyone = operator.ask("workers").lines
     assert everyone[0].split() == ["SERVICE", "ID", "DIALECT", "CREDIT", "RUNNING", "DONE", "SILENT", "STUCK", "VERSION", "METADATA"]
     assert [line.split()[0] for line in everyone[1:]] == ["echo", "sleep"]
     (one,) = json.loads(operator.ask("workers", "--json", "sleep").out)["workers"]
@@ -120,7 +121,7 @@ def test_workers_of_all_services_or_of_one(operator: Operator) -> None:
 def test_b11_a_truncated_list_says_so(programs: Programs) -> None:
     operator = Operator(programs, "--mmi-max-bytes", "200")
     for name in ("echo", "sleep"):
-        operator.worker("--service", name)
+        operator.worker(name)
     cut = operator.ask("services")
     assert (cut.code, len(cut.lines)) == (0, 2)
     assert cut.complaint.startswith("only the first 1 services")
@@ -132,7 +133,7 @@ def test_b11_a_truncated_list_says_so(programs: Programs) -> None:
 
 
 def test_check_is_one_line_and_0_while_all_is_well(operator: Operator) -> None:
-    operator.worker("--service", "echo")
+    operator.worker("echo")
     fine = operator.ask("check")
     (line,) = fine.lines
     assert fine.code == 0
@@ -144,7 +145,7 @@ def test_check_is_one_line_and_0_while_all_is_well(operator: Operator) -> None:
 
 
 def test_check_is_1_for_a_service_without_workers(operator: Operator) -> None:
-    operator.worker("--service", "echo")
+    operator.worker("echo")
     missing = operator.ask("check", "--service", "echo", "--service", "score", "--service", "a\x1bb")
     assert (missing.code, missing.out, missing.complaint) == (1, b"", "mdp: no worker for score, a\\x1bb")
     as_json = operator.ask("check", "--json", "--service", "score")
@@ -153,7 +154,7 @@ def test_check_is_1_for_a_service_without_workers(operator: Operator) -> None:
 
 
 def test_check_is_1_while_requests_wait_for_a_service_without_workers(operator: Operator) -> None:
-    operator.worker("--service", "echo")
+    operator.worker("echo")
     call = operator.programs.start("mdp", "call", "--wait", "--timeout", "100", "later", "x", MDP_BROKER="ipc://b.sock")
     waits = operator.ask_until(lambda ended: ended.code != 0, "check", "--service", "echo")
     assert (waits.code, waits.out, waits.complaint) == (1, b"", "mdp: requests wait for later, which has no worker")
@@ -162,7 +163,7 @@ def test_check_is_1_while_requests_wait_for_a_service_without_workers(operator: 
     as_json = operator.ask("check", "--json")
     assert as_json.code == 1
     assert json.loads(as_json.out)["unserved"] == ["later"]
-    operator.worker("--service", "later", "--handler", "echo")
+    operator.worker("later", "--handler", "echo")
     assert call.end().lines == ["x"]
     assert operator.ask("check").code == 0
 
@@ -205,7 +206,7 @@ def test_b7_a_dead_letter_is_kept_until_a_worker_can_take_it_and_then_answered(o
     early = operator.ask("dlq", "retry", str(number))
     assert (early.code, early.complaint) == (1, f"mdp: {number}: no worker offers its service now, the dead letter is kept")
     (operator.programs.folder / "healed").touch()
-    operator.worker("--service", "deadly", "--handler", "shop:deadly")
+    operator.worker("deadly", "--handler", "shop:deadly")
     assert operator.ask("dlq", "retry", "--json", str(number)).out == json.dumps(
         {"id": number, "frames": ["survived", "die", "\x1b[2J"]}
     ).encode() + (b"\n")
@@ -215,7 +216,7 @@ def test_b7_a_dead_letter_is_kept_until_a_worker_can_take_it_and_then_answered(o
 def test_a_reply_that_looks_like_a_refusal_of_the_broker_is_the_reply(operator: Operator) -> None:
     number = operator.bury("not_found")
     (operator.programs.folder / "healed").touch()
-    operator.worker("--service", "deadly", "--handler", "shop:not_found")
+    operator.worker("deadly", "--handler", "shop:not_found")
     ended = operator.ask("dlq", "retry", str(number))
     assert (ended.code, ended.lines) == (0, ["404"])
 

@@ -34,7 +34,7 @@ async def registered(stand_in: StandIn) -> bytes:
 async def test_the_log_says_why_a_worker_registers_again(stand_in: StandIn, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "mdp.worker")
     place = stand_in.endpoint
-    async with Worker(place, "echo", handler=echo, reconnect_ms=1, heartbeat_ms=MINUTE_MS):
+    async with Worker(place, "echo", handler=echo, reconnect_ms=1, heartbeat_ms=MINUTE_MS, blocked_s=0):  # a pause is no line
         stand_in.send(await registered(stand_in), *worker_disconnect("0.3"))
         stand_in.cut(await registered(stand_in))
         await registered(stand_in)

@@ -77,7 +77,7 @@ async def test_a_store_that_has_no_service_for_replies_knows_no_options() -> Non
 
     async with mdp.Broker() as broker:
         where = broker.bind("tcp://127.0.0.1:*")
-        async with mdp.Worker(where, "titanic.request", handler=store), titanic.Client(where, timeout=2.0, attempts=1) as client:
+        async with mdp.Worker(where, "titanic.request", handler=store), titanic.Client(where, timeout=20.0, attempts=1) as client:
             await asyncio.gather(client.submit("echo", b"one"), client.submit("echo", b"two"))
             assert sorted(stored) == [[b"echo", b"one"], [b"echo", b"two"]]
             with pytest.raises(titanic.OptionsNotSupported):
