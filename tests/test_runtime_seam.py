@@ -102,6 +102,7 @@ PAST: dict[str, tuple[str, ...]] = {
         "core/net/writing.py socket.socket",
         "core/processes/children.py socket.socketpair",
         "core/processes/parent.py socket.socket",
+        "core/runtime/event_loop.py socket.socketpair",
         "majordomo_toolkit/starting.py open",
         "majordomo_toolkit/starting.py os.open",
         "titanic/journal/disk.py fcntl.fcntl",

@@ -6,6 +6,10 @@ Loop factories only; event-loop policies are process-wide state and deprecated i
 from __future__ import annotations
 
 import asyncio
+import signal
+import socket
+import threading
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +18,7 @@ from core.runtime.loop_timers import is_uvloop
 from core.runtime.supervision import cancel_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
 T = TypeVar("T")
 
@@ -57,8 +61,31 @@ def run(main: Coroutine[Any, Any, T], *, uvloop: bool | None = None, debug: bool
     except ImportError:
         main.close()
         raise
-    with asyncio.Runner(loop_factory=factory, debug=debug) as runner:
+    with asyncio.Runner(loop_factory=factory, debug=debug) as runner, _woken_by_signals(runner.get_loop()):
         return runner.run(main)
+
+
+@contextmanager
+def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Wake the loop at each signal, so that a handler runs at once.
+
+    Python runs handlers between two steps of the main thread. An idle loop takes none: a signal that came right before the loop began to
+    wait, or to another thread, was handled with the next message or timer, hours later. uvloop and the loop of Windows wake by themselves.
+    """
+    if not isinstance(loop, asyncio.SelectorEventLoop) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    woken, told = socket.socketpair()
+    with woken, told:
+        woken.setblocking(False)
+        told.setblocking(False)
+        loop.add_reader(woken, woken.recv, 4096)
+        before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(woken)
 
 
 async def until_one_ends(*works: Coroutine[Any, Any, None]) -> None:

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING
 
 import click
 import pytest
@@ -16,6 +17,7 @@ from majordomo_toolkit.starting import DAEMONS, is_daemon
 from tests.scenes.programs import command_module
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 WITH_HANGUP = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no SIGHUP")
@@ -35,6 +37,18 @@ def daemons_of(command: click.Command, context: click.Context) -> list[str]:
             found.append(name)
         found += [f"{name} {inner}" for inner in daemons_of(one, context)]
     return found
+
+
+@contextmanager
+def lines_of(process: subprocess.Popen[str]) -> Iterator[IO[str]]:
+    """Yield what a process says on its standard error, until it ends; a test that fails meanwhile kills it."""
+    with process:
+        try:
+            assert process.stderr is not None
+            yield process.stderr
+        except BaseException:
+            process.kill()
+            raise
 
 
 @pytest.mark.parametrize("program", DAEMONS)
@@ -72,8 +86,9 @@ def test_hangup_while_a_daemon_is_imported_has_it_read_its_files_again_when_it_s
     command = [sys.executable, "-m", "mdp", "broker", "--bind", "ipc://broker"]
     environment = signalled_at_import(signal.SIGHUP, tmp_path)
     said: list[str] = []
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        for line in process.stderr or ():
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    with lines_of(process) as lines:
+        for line in lines:
             if "core.daemon " in line:
                 said.append(line.split("core.daemon ")[1].split()[0])
                 if said[-1] == "reloaded":
@@ -88,12 +103,13 @@ def test_daemon_whose_signals_were_blocked_when_it_was_started_takes_them(number
     """Programs that wait for signals block them, and a child inherits that."""
     old = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
     try:
-        process = subprocess.Popen([sys.executable, "-m", "bstar", "witness", "--bind", "ipc://w"], cwd=tmp_path, stderr=subprocess.PIPE)
+        command = [sys.executable, "-m", "bstar", "witness", "--bind", "ipc://w"]
+        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
-    with process:
-        for line in process.stderr or ():
-            if b"witness runs" in line:
+    with lines_of(process) as lines:
+        for line in lines:
+            if "witness runs" in line:
                 process.send_signal(number)
     assert process.returncode == 0
 
@@ -103,8 +119,9 @@ def test_signal_after_the_end_of_a_daemon_changes_no_exit_code(name: str, tmp_pa
     (tmp_path / "sitecustomize.py").write_text(f"import atexit, os, signal\natexit.register(os.kill, os.getpid(), signal.{name})\n")
     command = [sys.executable, "-m", "mdp", "broker", "--bind", "ipc://broker"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        for line in process.stderr or ():
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    with lines_of(process) as lines:
+        for line in lines:
             if "broker serves" in line:
                 process.send_signal(signal.SIGTERM)
     assert process.returncode == 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
+import threading
 
 import pytest
 
@@ -37,6 +39,27 @@ def test_debug_is_passed_on() -> None:
         return asyncio.get_running_loop().get_debug()
 
     assert event_loop.run(debug(), debug=True)
+
+
+@pytest.mark.parametrize("uvloop", [True, False])
+def test_p3_a_signal_that_does_not_end_the_wait_of_an_idle_loop_is_handled_at_once(uvloop: bool) -> None:
+    """As one that comes right before the wait; here it comes to another thread."""
+
+    async def signalled() -> str:
+        loop = asyncio.get_running_loop()
+        handled: asyncio.Future[str] = loop.create_future()
+        before = signal.signal(signal.SIGUSR1, lambda *_: handled.set_result("handled"))
+        # The loop waits by then, and for nothing else; a signal that comes earlier is handled in any case.
+        other = threading.Timer(0.1, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGUSR1))
+        other.start()
+        try:
+            return await handled
+        finally:
+            other.join()
+            signal.signal(signal.SIGUSR1, before)
+
+    assert event_loop.run(signalled(), uvloop=uvloop) == "handled"
+    assert signal.set_wakeup_fd(-1) == -1
 
 
 async def test_the_first_to_end_ends_the_others() -> None:
