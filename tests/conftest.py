@@ -69,14 +69,17 @@ take_wrong = watch_brokers()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the programs that tests start have SIGINT: a shell starts what it runs in the background without."""
+    """Let the programs that tests start have SIGINT and SIGHUP: a shell in the background, and nohup, start them without."""
     if hasattr(config, "workerinput"):
         # A process of pytest-xdist: only here is that known to be installed.
         from tests.scenes.distribution import say_less
 
         say_less(config)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if threading.current_thread() is threading.main_thread():
+        for name, usual in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
+            number = getattr(signal, name, None)  # there is no SIGHUP on Windows
+            if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, usual)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
