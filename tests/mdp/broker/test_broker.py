@@ -234,7 +234,7 @@ async def test_a_tick_that_fails_is_not_the_last_one(context: core.Context, monk
         assert supervisor.faults["mdp broker clock"] == 3
         monkeypatch.setattr(broker.machine.request_table, "expire_deadline", fail_expire)
         for i in range(3):
-            options = encode_options({"wait": True, "deadline_ms": 20})
+            options = encode_options({"wait": True, "deadline_ms": 500})
             await client.send_multipart(client_request("0.3", b"none", [b"x"], id=number(i), options=options))
         told = [parse_at_client(await client.recv_multipart()) for _ in range(3)]
         assert {event.id for event in told if isinstance(event, Failure)} == {number(0), number(1), number(2)}
