@@ -133,12 +133,14 @@ class BatchReader(_Reading, DataSourceReader):
 
 
 class StreamReader(_Reading, DataSourceStreamReader):
-    """Stream reader of replies. An offset is a store clock time in ms, so compaction does not change it."""
+    """Stream reader of replies. An offset is a store clock time in ms, so compaction does not change it.
+
+    With `begin`, where the stream began if not with all replies, so that a new driver knows it too.
+    """
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
         super().__init__(settings, schema)
         self._client: SyncClient | None = None  # of the driver's process, made on first use
-        self._last = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None}
@@ -151,12 +153,15 @@ class StreamReader(_Reading, DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, int]:
         """Begin with all current replies, or with those from now on."""
-        return {"ms": 0 if self.settings.start == "earliest" else self._mark(0, 0, b"0")}
+        if self.settings.start == "earliest":
+            return {"ms": 0}
+        now = self._mark(0, 0, b"0")
+        return {"ms": now, "begin": now}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
         """Return the end of what can be read; waits a second for something."""
         most = getattr(limit, "max_rows", getattr(limit, "maxRows", 0))
-        return {"ms": self._mark(start["ms"], most, _MARK_WAIT_MS)}
+        return {**start, "ms": self._mark(start["ms"], most, _MARK_WAIT_MS)}
 
     def getDefaultReadLimit(self) -> Any:
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -178,7 +183,7 @@ class StreamReader(_Reading, DataSourceStreamReader):
     def commit(self, end: dict[str, int]) -> None:
         """With the option `close`, forget what was read: Spark has recorded this end and never reads it again."""
         if self.settings.close:
-            for uuids, _ in list(_ends(self.client, self.settings.service, 0, end["ms"])):
+            for uuids, _ in list(_ends(self.client, self.settings.service, end.get("begin", 0), end["ms"])):
                 close_all(self.client, uuids, self.settings.window)
 
     def stop(self) -> None:
