@@ -38,6 +38,7 @@ class Consumer(Protocol):
 
     def restore(self, item: Any) -> None: ...  # take one item of a checkpoint; raises ValueError when it cannot be read
     def apply(self, record: Record, segment: int) -> None: ...  # take one record; raises ValueError when its body cannot be read
+    def clear(self) -> None: ...  # forget everything: the store is read again, from its beginning
     def settle(self, segments: set[int]) -> None: ...  # everything was read; these segments exist
 
 

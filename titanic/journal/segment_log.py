@@ -130,12 +130,14 @@ class SegmentLog:
             try:
                 recovered = recover(disk, consumer, start)
             except OSError as error:
-                if LACKS.get(error.errno or 0) != "disk" or RESERVE_NAME not in disk.names():
+                if LACKS.get(error.errno or 0) != "disk" or not options.reserve_bytes:
                     raise
-                # A full disk must not prevent a start: release the reserve and use a small segment.
+                # A full disk must not prevent a start: release the reserve and use a small segment. Without one it was released before.
+                size = options.reserve_bytes // (2 if RESERVE_NAME in disk.names() else 4)
                 disk.unlink(RESERVE_NAME)
                 disk.sync_directory()
-                recovered = recover(disk, consumer, start._replace(segment_bytes=min(options.segment_bytes, options.reserve_bytes // 2)))
+                consumer.clear()
+                recovered = recover(disk, consumer, start._replace(segment_bytes=min(options.segment_bytes, size)))
             return cls(disk, options, recovered, created_ms)
         except BaseException:
             disk.unlock()

@@ -41,6 +41,10 @@ class Reader:
             raise ValueError("a body")
         self.records.append((record.sequence, segment, record.body))
 
+    def clear(self) -> None:
+        self.items.clear()
+        self.records.clear()
+
     def settle(self, segments: set[int]) -> None:
         self.settled = segments
 

@@ -5,6 +5,7 @@ of its UUID. States of the index at a start, with the method on each edge:
 
     EMPTY --restore (each item)--> RESTORED --apply (each record)--> MERGED --settle--> COMPLETE --resume_clock--> serving
     EMPTY --apply--> MERGED                      (no checkpoint, or a damaged one: `restore` raises, and every record is read)
+    RESTORED, MERGED --clear--> EMPTY            (the disk is full: the store is read again with the space of the reserve)
 
     RESTORED    entries as of the checkpoint; their segments may have been dropped since. Most are rows of chunks, and stay so until they
                 are needed (`titanic.store.index.packed_requests`)
@@ -43,6 +44,17 @@ REQUEST, REPLY, CLOSE = int(RecordKind.REQUEST), int(RecordKind.REPLY), int(Reco
 
 class LoadedIndex(ReservedIndex):
     """Tables that are loaded from records and checkpoints, and written as a checkpoint."""
+
+    def clear(self) -> None:
+        """Forget everything, before the store is read again."""
+        # In place: compiled, a second `__init__` would not free what the first one has stored.
+        self.entries.clear()
+        for table in (self.owned, self.live, self.services, self._keys, self._closed_keys, self._tombstones, self.lost, self._names):
+            table.clear()
+        self.segments.clear()
+        self._timers.clear()
+        self.clock = Tick(0, 0)
+        self.latest_ms = self.bytes_used = 0
 
     def apply(self, record: Record, segment: int) -> None:
         """Apply a record read at start; raises ValueError when its body cannot be decoded."""

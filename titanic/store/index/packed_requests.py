@@ -196,6 +196,11 @@ class Requests(dict[bytes, Any]):
         self.chunks: list[Rows] = []
         self.segments: set[int] = set()  # with records of rows, when they were added
 
+    def clear(self) -> None:
+        super().clear()
+        self.chunks.clear()
+        self.segments.clear()
+
     def _unpack(self, uuid: bytes, number: int) -> Entry:
         entry = self.chunks[number >> _BITS].entry(uuid, number & (ROWS_MAX - 1))
         self[uuid] = entry
