@@ -54,12 +54,13 @@ class Limits:
 class ServerRequest(KeyedRequest):
     """One open request; its key is its sequence number, the same each time it is sent."""
 
-    __slots__ = ("deadline_s", "server")
+    __slots__ = ("connected", "deadline_s", "server")
 
     def __init__(self, body: Sequence[bytes], deadline_s: float | None = None) -> None:
         super().__init__(body)
         self.deadline_s = deadline_s  # after which it ends; None for that of the client
         self.server: int | None = None
+        self.connected = False  # the stock server that it was sent to last
 
 
 class ServerState:
@@ -143,8 +144,10 @@ class Requester(KeyedRequests[ServerRequest]):
 
     def joined(self, server: int, now: float) -> list[ServerRequest]:
         if self._stock:  # the request waits in its socket: only now can the server be silent
-            for pending in [pending for pending in self._open.values() if pending.server == server]:
-                self.timeouts.restart(pending, now, self._limits.timeout_s)
+            for pending in self._open.values():
+                if pending.server == server and not pending.connected:
+                    pending.connected = True
+                    self.timeouts.restart(pending, now, self._limits.timeout_s)
             return []
         self._servers[server].up = True
         if server == PRIMARY and self._head_start:
@@ -271,7 +274,7 @@ class Requester(KeyedRequests[ServerRequest]):
         while server is not None and self._in_flight < self._window and (pending := self._first_waiting()) is not None:
             self._take_first()
             pending.stage = SENT
-            pending.server = server
+            pending.server, pending.connected = server, False
             pending.sent += 1
             self._in_flight += 1
             self.timeouts.restart(pending, now, self._limits.timeout_s)

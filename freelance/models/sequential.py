@@ -80,7 +80,7 @@ class Sequential(KeyedRequests[SequentialRequest]):
     def joined(self, number: int, now: float) -> None:
         """Record that the server of a try is connected."""
         pending = self._open.get(number)
-        if pending is not None:
+        if pending is not None and not pending.connected:
             pending.connected = True
             self.timeouts.restart(pending, now, self._try_s)
 

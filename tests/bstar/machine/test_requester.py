@@ -439,5 +439,5 @@ def test_a_stock_server_is_silent_only_once_it_is_connected() -> None:
     assert one.joined(B, 0.5) == []  # a connection that was given up
     assert one.joined(A, 0.8) == []
     assert one.tick(1.0) == []
+    assert one.joined(A, 1.5) == []  # again: a server that comes and goes is no better than a silent one
     assert one.tick(1.8) == [Renew(A)]
-    one.tick(3.8)

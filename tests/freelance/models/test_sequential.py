@@ -61,6 +61,7 @@ def test_the_time_for_an_answer_begins_when_the_server_is_connected() -> None:
     number, _ = opened(machine)
     machine.joined(number, 0.9)
     assert (machine.tick(1.0), machine.deadline(), taken(machine)) == ([], 1.9, [])
+    machine.joined(number, 1.5)  # again: a server that comes and goes is no better than a silent one
     machine.tick(1.9)
     assert taken(machine) == [Close(number, A), Open(number + 1, B, [b"x"])]
     machine.joined(number, 2.0)  # it has ended
