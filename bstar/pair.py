@@ -172,7 +172,7 @@ class Pair(Reactor):
             ending = [part for part in (self._channel, self._lease_client) if part is not None]
             for part in ending:
                 stack.push_async_callback(part.wait_closed)
-            for other in (self._control, self._voter, self._callbacks):
+            for other in (self._voter, self._callbacks, self._control):  # from the last on: no operator is answered meanwhile
                 if other is not None:
                     stack.push_async_callback(other.close)
             for part in ending:

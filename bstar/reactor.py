@@ -217,8 +217,8 @@ class Reactor(Service):
 
     async def _persist(self, counter: int) -> None:
         written = await self._writer.save(counter)
-        if self._machine is not None:
-            self._carry_out((self._machine.persisted if written else self._machine.unwritten)(counter, self._clock()))
+        if (machine := self._running) is not None:  # it has not stopped meanwhile
+            self._carry_out((machine.persisted if written else machine.unwritten)(counter, self._clock()))
 
     def _entered_active(self) -> None:
         if self.serves():

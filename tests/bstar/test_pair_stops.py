@@ -10,6 +10,7 @@ import pytest
 import bstar
 import core
 from bstar.machine.ballot import Record, RecordRole
+from bstar.machine.wire import RequestHeader, RequestKind, encode_request_header
 from bstar.net.ballot_file import BallotFile
 from core.runtime import supervision
 from core.runtime.supervision import Supervisor
@@ -267,3 +268,65 @@ async def test_a_pair_whose_context_the_program_ends_is_left_with_its_ballot_fil
     with BallotFile(path, RecordRole.SERVER) as free:
         assert free.load() is not None
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.faults
+async def test_a_pair_that_has_failed_is_not_active_when_its_ballot_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its program would begin to serve, and its lease would keep the other server from it."""
+    written, write = threading.Event(), BallotFile.save
+    written.set()
+
+    def save(store: BallotFile, record: Record) -> None:
+        written.wait()
+        write(store, record)
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(BallotFile, "save", save)
+    began: list[bool] = []
+    options: dict[str, Any] = {"local": ANY, "remote": "tcp://127.0.0.1:1", "heartbeat_ms": QUICK_MS, "store": tmp_path / "ballot"}
+    async with bstar.Pair(bstar.PRIMARY, **options) as pair:
+        pair.on_active(lambda: began.append(True))
+        written.clear()
+        while await pair.vote() is not bstar.Verdict.HOLD:
+            await asyncio.sleep(QUICK_MS / 1000)
+        pair.timer(0.001, fail)
+        with pytest.raises(ZeroDivisionError):
+            await pair.serve_forever()
+        written.set()
+        await until(lambda: pair._writer.writing == 0)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert (began, pair.counters["became_active"]) == ([], 0)
+
+
+async def test_operators_who_ask_a_pair_that_is_being_left_cause_no_faults(caplog: pytest.LogCaptureFixture) -> None:
+    begun, cancelled, asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+            await asked.wait()
+
+    async def ask(operator: core.Socket) -> None:
+        await cancelled.wait()
+        for kind in (RequestKind.STATUS, RequestKind.SWITCHOVER):
+            await operator.send_multipart([b"", encode_request_header(RequestHeader(kind, 1, 1))])
+        await asyncio.sleep(0.1)
+        asked.set()
+
+    async with core.Context() as context:
+        async with bstar.Pair(bstar.PRIMARY, local=ANY, remote="tcp://127.0.0.1:1", control=ANY, context=context) as pair:
+            operator = context.socket(core.DEALER, linger=0)
+            operator.connect(pair.control_endpoint)
+            await operator.send_multipart([b"", encode_request_header(RequestHeader(RequestKind.STATUS, 1, 1))])
+            await operator.recv_multipart()
+            pair.timer(0.001, work)
+            await begun.wait()
+            asking = asyncio.ensure_future(ask(operator))
+        await asking
+    assert not caplog.records
