@@ -87,6 +87,7 @@ class Worker(Service):
             raise ValueError(f"reconnect_ms is {reconnect_ms}, more than reconnect_max_ms, {reconnect_max_ms}")
         limits = SessionLimits(
             simple=simple,
+            several=len(self._endpoints) > 1,
             heartbeat_s=checked_heartbeat_s(heartbeat_ms),
             liveness=liveness,
             heartbeat_busy=heartbeat_busy,

@@ -9,7 +9,7 @@ Each session has its own socket and begins with READY. A queue is given up when 
 the socket is closed with its queued messages (HB-06). A new session begins after a pause, which doubles until a queue is heard again
 (PPP-04, PPP-05). Silence is not counted while a request is handled: a queue heartbeats only to idle workers (PPP-07). Before there is a
 connection there is no silence either: a queue that refuses connections, or is away, has the time of a silent one, one that is far
-`CONNECT_S`.
+`CONNECT_S`. A Simple Pirate worker of one queue waits for it without end.
 
 A Simple Pirate worker that hears something else than a request says READY again, since its REQ socket takes the next request only after
 that; a server that answers every READY so is given up like one that is lost.
@@ -58,6 +58,7 @@ class SessionLimits:
     """Dialect and times of a worker."""
 
     simple: bool = False  # a REQ socket without heartbeats
+    several: bool = False  # there is another queue to go to
     heartbeat_s: float = 1.0  # seconds between heartbeats, both ways (PPP-03)
     liveness: int = 3  # silent intervals after which the queue is given up
     heartbeat_busy: bool = False  # heartbeat while working too; the guide's queue would take that for READY (PPP-09)
@@ -119,7 +120,7 @@ class WorkerSession:
     def start(self, now: float) -> list[Effect]:
         self.state = SessionState.OPENING
         self._began_at = now
-        if not self._limits.simple:
+        if self._limits.several or not self._limits.simple:
             self._queue = Liveness(self._limits.heartbeat_s, self._limits.liveness, now)
             self._queue.heard(max(now, now + CONNECT_S - self._silence_s))
         return [Open(self._queue_number)]
@@ -135,8 +136,7 @@ class WorkerSession:
             return []
         self.state = SessionState.IDLE
         self.counters["ready"] += 1
-        if self._queue is not None:
-            self._queue = Liveness(self._limits.heartbeat_s, self._limits.liveness, now)
+        self._queue = None if self._limits.simple else Liveness(self._limits.heartbeat_s, self._limits.liveness, now)
         return [Send([READY])]
 
     def lost(self, now: float) -> list[Effect]:

@@ -334,6 +334,15 @@ async def test_bey_11_behind_curve(simple: bool) -> None:
                 await stranger.request(b"x")
 
 
+async def test_bey_03_a_worker_whose_first_queue_is_away_serves_the_next(simple: bool) -> None:
+    async with (
+        pirate.Queue(ANY, ANY, simple=simple) as queue,
+        pirate.Worker([NOBODY, queue.backend], echo, simple=simple, heartbeat_ms=50, reconnect_ms=1, reconnect_max_ms=1),
+        pirate.Client(queue.frontend, timeout=2.0, attempts=5) as client,
+    ):
+        assert await client.request(b"x") == [b"x"]
+
+
 # --- far machines -----------------------------------------------------------------------------------------------------------------
 
 

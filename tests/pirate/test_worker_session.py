@@ -150,6 +150,18 @@ def test_before_a_connection_there_is_no_silence_unless_an_attempt_has_failed(he
         assert ended_at == pytest.approx(ends_at)
 
 
+def test_a_simple_worker_goes_to_another_queue_when_one_is_away_and_stays_where_there_is_none() -> None:
+    for several in (True, False):
+        worker = session(simple=True, several=several)
+        worker.unreachable(0.5)
+        assert worker.deadline() == (1.0 if several else None)  # and no heartbeat
+        assert [worker.tick(now) for now in (1.0, 2.0, 3.0)] == [[], [], [Close(1.0)] if several else []]
+    worker = session(simple=True, several=True)
+    worker.unreachable(0.5)
+    assert worker.joined(2.0) == [Send([READY])]
+    assert (worker.deadline(), worker.tick(100.0)) == (None, [])
+
+
 def test_an_attempt_that_fails_late_ends_the_session_at_once() -> None:
     worker = session()
     assert [worker.tick(float(second)) for second in range(1, 5)] == [[]] * 4
