@@ -123,6 +123,7 @@ class Pair(Reactor):
     async def _start(self) -> None:
         record = await self._writer.open()
         heartbeat_s = self._heartbeat_ms / 1000
+        self._began_at = self._clock()
         settings = member_values.Settings(
             self.role,
             not self._compatible,
@@ -144,6 +145,7 @@ class Pair(Reactor):
             trust=self._trusts[0],
             on_message=self._on_state_message,
             on_watcher=self._announce,
+            on_link=self._on_link,
             counters=self.counters,
             socket_options=probed,
         )

@@ -38,6 +38,8 @@ log = logging.getLogger("bstar.pair")
 
 # Latest changes of state in the status.
 CHANGES_KEPT: Final = 16
+# For a connection to the peer and its handshake: up to five round trips, each no longer than its silence may be.
+LINK_HEARTBEATS: Final = 5 * member_values.EXPIRY_HEARTBEATS
 # Announcements the peer may still acknowledge (BST-39): two per lease, and one for each subscription.
 ANNOUNCEMENTS_KEPT: Final = 64
 
@@ -78,6 +80,8 @@ class Reactor(Service):
         self._peer_is_stock = False
         self._announced_at: dict[int, float] = {}  # by sequence: when we announced that we serve under the present ballot
         self._heard_at: float | None = None  # time of the last message of the peer
+        self._began_at = float("-inf")
+        self._linked_at: float | None = None  # when we were connected to the peer last, or should have been
         self._changes: deque[dict[str, Any]] = deque(maxlen=CHANGES_KEPT)
         self._client_claims = ClientClaims(heartbeat_ms / 1000)
 
@@ -110,6 +114,8 @@ class Reactor(Service):
             return Verdict.REJECT
         if self.state is not State.ACTIVE and not self._writer.may_try(now):
             return Verdict.REJECT  # the ballot of a claim could not be written
+        if self._listens(now):
+            return Verdict.REJECT
         if self.vouches(seen):
             seen = NO_BALLOT
         verdict, effects = machine.request(seen, now)
@@ -117,6 +123,22 @@ class Reactor(Service):
         if verdict is Verdict.REJECT and self.state is State.ACTIVE:
             self._ask_about(seen, now)
         return Verdict.HOLD if verdict is Verdict.ACCEPT and self._callbacks.entering else verdict
+
+    def _listens(self, now: float) -> bool:
+        """Whether it waits for the first message of a peer that is being connected to: that is no silence (BST-02).
+
+        A server with a witness need not wait.
+        """
+        if self._heard_at is not None or self._lease_client is not None or self.state not in (State.PRIMARY, State.BACKUP):
+            return False
+        heartbeat_s = self._heartbeat_ms / 1000
+        until = self._began_at + LINK_HEARTBEATS * heartbeat_s
+        if self._linked_at is not None:  # a message is there sooner than a connection, which took several round trips
+            until = min(until, self._linked_at + max(member_values.EXPIRY_HEARTBEATS * heartbeat_s, self._linked_at - self._began_at))
+        return now < until
+
+    def _on_link(self, joined: bool) -> None:
+        self._linked_at = self._clock() if joined else self._began_at
 
     def vouches(self, seen: Ballot) -> bool:
         return self.serves() and seen > self.ballot() and self._client_claims.vouched(seen, self._clock())

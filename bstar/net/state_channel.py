@@ -12,6 +12,7 @@ import core
 from bstar.errors import MalformedMessage
 from bstar.machine.wire import DIGITS, SIGNED_STATE_TOPIC, STATE_TOPIC, decode_state, encode_digit, encode_state, signed_by
 from core.rpc.connect_times import with_connect_times
+from core.sockets.monitor import TROUBLES
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -35,6 +36,7 @@ class StateChannel:
         trust: Trust,  # in the peer, with the key for messages; they are published unsigned too, for subscribers of that topic
         on_message: Callable[[StateMessage], None],  # called with the newest state message
         on_watcher: Callable[[], None],  # called after a new subscription: publish the state now
+        on_link: Callable[[bool], None],  # called when we are connected to the peer, and with False when an attempt to connect has failed
         counters: Counter[str],  # `state_malformed`, `state_unsigned`, `state_drained` are counted here
         socket_options: dict[str, Any],
     ) -> None:
@@ -42,6 +44,7 @@ class StateChannel:
         self._trust = trust
         self._on_message = on_message
         self._on_watcher = on_watcher
+        self._on_link = on_link
         self._counters = counters
         self._topics: set[bytes] = set()  # topics with subscribers
         self._newest: dict[bool, StateMessage] = {}  # by whether it is a ballot message
@@ -57,6 +60,7 @@ class StateChannel:
             for topic in (*signed, *self._unsigned) if ballots else DIGITS:
                 self._in.setsockopt(core.SUBSCRIBE, topic)
             self._in.set_receiver(self._on_state_messages, on_peer=self._on_peer)
+            self._in.on_event(lambda _: on_link(False), TROUBLES)
             self._out.set_receiver(self._on_subscriptions)
             self._in.connect(remote)
         except BaseException:
@@ -121,7 +125,9 @@ class StateChannel:
         self._deliver_soon()
 
     def _on_peer(self, _: bytes, joined: bool) -> None:
-        if not joined:
+        if joined:
+            self._on_link(True)
+        else:
             self._newest.clear()  # messages of a lost connection may be older than the next ones
 
     def _deliver_soon(self) -> None:

@@ -7,9 +7,20 @@ import pytest
 
 import bstar
 import core
-from bstar.machine.wire import DIGITS, STATE_TOPIC, ReplyKind, RequestHeader, RequestKind, decode_reply_header, encode_request_header
+from bstar.machine.wire import (
+    DIGITS,
+    STATE_TOPIC,
+    ReplyKind,
+    RequestHeader,
+    RequestKind,
+    StateMessage,
+    decode_reply_header,
+    encode_request_header,
+    encode_state,
+)
 from core.runtime import supervision
-from tests.scenes.bstar_sockets import CALM_MS, PATIENT, QUICK_MS, Scene, echo, until
+from tests.scenes.bstar_sockets import CALM_MS, PATIENT, QUICK_MS, Scene, echo, until, vote_until_it_serves
+from tests.scenes.raw_octets import listening, message
 
 ANY = "tcp://127.0.0.1:*"
 
@@ -402,3 +413,32 @@ async def test_taken_endpoint_leaves_nothing_behind() -> None:
             with pytest.raises(core.ZMQError):
                 pair.voter(taken, handler=echo)
             assert pair.voter(ANY, handler=echo)
+
+
+# --- a peer that is far away ------------------------------------------------------------------------------------------------------
+
+
+async def test_bst_02_a_peer_is_not_silent_before_there_is_a_connection_to_it() -> None:
+    """A server that starts again beside one that serves, behind a handshake of several round trips, would serve too."""
+    heartbeat_s = 0.5
+    peer_of = StateMessage(bstar.State.ACTIVE, bstar.BACKUP, node=9, incarnation=1, sequence=1, ballot=bstar.Ballot(3, 9), heartbeat_ms=500)
+    async with listening() as there:
+        async with bstar.Pair(bstar.PRIMARY, local="tcp://127.0.0.1:*", remote=there.endpoint, heartbeat_ms=500) as pair:
+            peer = await there.accept()
+            for _ in range(12):
+                assert await pair.vote() is bstar.Verdict.REJECT
+                await asyncio.sleep(heartbeat_s / 4)
+            await peer.shake(b"XPUB")
+            assert await pair.vote() is bstar.Verdict.REJECT, "its first message is on its way"
+            await peer.send(message(encode_state(peer_of)))
+            await until(lambda: pair.state is bstar.State.PASSIVE)
+            assert pair.counters["became_active"] == 0
+        await peer.abort()
+
+
+async def test_bst_02_a_peer_that_hangs_does_not_keep_a_server_for_ever() -> None:
+    async with listening() as there:
+        async with bstar.Pair(bstar.PRIMARY, local="tcp://127.0.0.1:*", remote=there.endpoint, heartbeat_ms=50) as pair:
+            peer = await there.accept()
+            await vote_until_it_serves(pair)
+        await peer.abort()

@@ -27,6 +27,7 @@ class ScriptedSocket:
         self.refuses = ""  # an endpoint
         self._receiver: Callable[[list[list[bytes]]], None] | None = None
         self._on_peer: Callable[[bytes, bool], None] | None = None
+        self._on_event: Callable[[Any], None] | None = None
 
     @property
     def last_endpoint(self) -> str:
@@ -37,6 +38,9 @@ class ScriptedSocket:
 
     def set_receiver(self, receiver: Callable[[list[list[bytes]]], None], on_peer: Callable[[bytes, bool], None] | None = None) -> None:
         self._receiver, self._on_peer = receiver, on_peer
+
+    def on_event(self, call: Callable[[Any], None], events: int) -> None:
+        self._on_event = call
 
     def bind(self, endpoint: str) -> None:
         self._join("bind", endpoint)
@@ -71,6 +75,10 @@ class ScriptedSocket:
     def peer(self, *, joined: bool) -> None:
         assert self._on_peer is not None
         self._on_peer(b"", joined)
+
+    def fail_to_connect(self) -> None:
+        assert self._on_event is not None
+        self._on_event(None)
 
     def taken(self) -> list[list[bytes]]:
         """Return what was sent since the last call."""

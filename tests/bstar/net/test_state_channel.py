@@ -31,6 +31,7 @@ class Scene:
         self.counters: Counter[str] = Counter()
         self.heard: list[StateMessage] = []
         self.watchers = 0
+        self.links: list[bool] = []
         self.channel = StateChannel(
             cast("Any", context),
             "inproc://ours",
@@ -39,6 +40,7 @@ class Scene:
             trust=Trust(key, required=required),
             on_message=self.heard.append,
             on_watcher=self.watch,
+            on_link=self.links.append,
             counters=self.counters,
             socket_options=options,
         )
@@ -77,6 +79,7 @@ def test_an_endpoint_that_is_refused_leaves_no_socket(refused: str) -> None:
             trust=Trust(None, required=False),
             on_message=lambda _: None,
             on_watcher=lambda: None,
+            on_link=lambda _: None,
             counters=Counter(),
             socket_options={},
         )
@@ -195,3 +198,11 @@ async def test_a_channel_that_closes_says_its_last_word_and_hears_nothing_more()
     await delivered()
     assert scene.heard == []
     assert [(one.closed, one.linger, one.waited) for one in (scene.into, scene.out)] == [(True, None, True), (True, 200, True)]
+
+
+def test_connections_to_the_peer_and_attempts_that_failed_are_reported() -> None:
+    scene = Scene()
+    scene.into.fail_to_connect()
+    scene.into.peer(joined=True)
+    scene.into.peer(joined=False)
+    assert scene.links == [False, True]
