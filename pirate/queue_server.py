@@ -153,6 +153,9 @@ class Queue(Service):
         while True:
             await self._wanted.wait()
             try:
+                await self._frontend.poll()
+                if not self._wanted.is_set():  # the last worker has left meanwhile
+                    continue
                 frames: list[bytes] = await self._frontend.recv_multipart()
             except core.ZMQError as error:  # the socket is closed: `serve_forever` raises it
                 self._failed(error)

@@ -181,3 +181,19 @@ async def test_a_request_that_is_too_large_for_its_worker_is_logged(caplog: pyte
         await eventually(lambda: "request dropped" in caplog.text)
         await eventually(lambda: queue.idle == 1)
         assert queue.counters["request_too_large"] == 1
+
+
+async def test_lru_02_a_request_that_comes_when_the_last_worker_has_left_stays_in_its_socket() -> None:
+    """A queue that ends would wait for a worker."""
+    async with asyncio.timeout(PATIENCE_S), pirate.Queue(ANY, ANY, simple=True) as queue, core.Context() as context:
+        worker, client = context.socket(core.REQ, linger=0), context.socket(core.DEALER, linger=0)
+        worker.connect(queue.backend)
+        await worker.send_multipart(READY)
+        await eventually(lambda: queue.idle == 1)
+        worker.close()
+        await eventually(lambda: queue.idle == 0)
+        client.connect(queue.frontend)
+        await client.send_multipart([b"", b"x"])
+        await eventually(lambda: queue._frontend.readable() or queue.waiting)
+        assert queue.waiting == 0
+        assert await queue.drain(PATIENCE_S)
