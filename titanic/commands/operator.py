@@ -132,10 +132,14 @@ def repair(store: str, accept_loss: bool) -> None:
     click.echo("repaired")
 
 
+# A command does not know the limits of the daemon, which forgets what is beyond them.
+ALL_KEYS: Final = 2**53
+
+
 def _restart(store: str, work: Callable[[SegmentLog, RequestIndex], None]) -> None:
     """Open a store as the daemon does, run `work`, write a checkpoint, and close it."""
     with disk_errors(store):
-        index = RequestIndex(Limits())
+        index = RequestIndex(Limits(keys_max=ALL_KEYS))
         disk = RealDisk(store)
         _check_is_there(disk)
         log = SegmentLog.open(disk, LogOptions(), index, store=runtime.current().random_bytes(16))

@@ -21,9 +21,14 @@ from titanic.commands.main import main
 from titanic.errors import StoreLocked
 from titanic.journal.disk import ReadingDisk, RealDisk
 from titanic.journal.inspection import read_file, segment_name
+from titanic.journal.manifest import OPEN
 from titanic.journal.record import HEADER_BYTES, Record, RecordKind, encode, scan, seed_of
-from titanic.journal.segment_log import LogOptions
+from titanic.journal.record_bodies import encode_close
+from titanic.journal.segment_log import LogOptions, SegmentLog
+from titanic.store.index.limits import Limits
+from titanic.store.index.request_index import RequestIndex
 from titanic.store.repair import check, read_store
+from titanic.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -220,6 +225,19 @@ def test_compact_keeps_what_is_not_closed(store: Path) -> None:
     assert len(found.spans) < 4
     assert check(RealDisk(store))[0] == []
     assert read_file(RealDisk(store), "checkpoint")
+
+
+async def test_compact_keeps_the_keys_of_a_store_that_is_served_with_more_of_them(tmp_path: Path) -> None:
+    """It does not know --keys-max of the daemon: what it forgot was executed again."""
+    count = Limits().keys_max + 10
+    log = SegmentLog.open(RealDisk(tmp_path), LogOptions(), RequestIndex(Limits()), store=os.urandom(16))
+    closes = [encode_close(1000 + number, 1, OPEN, b"key%d" % number, bytes(16)) for number in range(count)]
+    for start in range(0, count, 1000):
+        log.commit([(RecordKind.CLOSE, os.urandom(16), body) for body in closes[start : start + 1000]])
+    log.close()
+    assert titanic("compact", "--store", tmp_path).exit_code == 0
+    async with Store(RealDisk(tmp_path), limits=Limits(keys_max=2 * count)) as store:
+        assert store.index.keys_of_closed == count
 
 
 def test_export_writes_msgpack_and_parquet_with_the_bodies_as_they_are(store: Path) -> None:
