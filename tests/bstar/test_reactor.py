@@ -414,3 +414,48 @@ async def test_the_latest_changes_are_kept() -> None:
         for number in range(CHANGES_KEPT + 1):
             server._record_change(f"{number}")
         assert [change["event"] for change in server._changes] == [f"{number}" for number in range(1, CHANGES_KEPT + 1)]
+
+
+# --- a peer that is being connected to (BST-02) -----------------------------------------------------------------------------------
+
+
+async def first_hold(server: Server, until_s: float = 11.0) -> float:
+    """Vote each tenth of a heartbeat; return when the first vote counts, in seconds since the start."""
+    loop, begun = asyncio.get_running_loop(), server._began_at
+    while (verdict := server.verdict(NO_BALLOT)) is Verdict.REJECT:
+        assert loop.time() < begun + until_s
+        await asyncio.sleep(BEAT_S / 10)
+    assert verdict is Verdict.HOLD
+    return round(loop.time() - begun, 1)
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("links", "at_s"),
+    [
+        ([], 10.0),
+        ([(0.1, False)], 2.0),
+        ([(0.5, True)], 2.5),
+        ([(3.0, True)], 6.0),
+        ([(7.0, True)], 10.0),
+        ([(1.0, True), (1.5, False)], 2.0),
+        ([(1.0, False), (1.5, True)], 3.5),
+    ],
+)
+async def test_two_heartbeats_of_listening_begin_with_the_connection(links: list[tuple[float, bool]], at_s: float) -> None:
+    """Its first message is there as soon as a connection can be: one that took long is given as long."""
+    async with Server() as server:
+        server._began_at = server._clock()
+        for after_s, joined in links:
+            asyncio.get_running_loop().call_later(after_s, server._on_link, joined)
+        assert await first_hold(server) == at_s
+
+
+@in_virtual_time
+@pytest.mark.parametrize("lease_s", [2.0, 0.0])
+async def test_with_a_witness_or_after_a_message_the_connection_is_not_waited_for(lease_s: float) -> None:
+    async with Server(lease_s=lease_s) as server:
+        server._began_at = server._clock()
+        if not lease_s:
+            server.hears(State.PASSIVE, 1)
+        assert await first_hold(server) <= 2.0

@@ -224,6 +224,15 @@ def test_a_socket_that_is_still_connecting_is_left_to_the_next_attempt() -> None
     assert client.outgoing == [Send(A, [b"2"])]
 
 
+def test_a_socket_that_was_left_to_an_attempt_is_closed_with_it_once() -> None:
+    client = LazyPirate([A], LazyLimits(attempts=2))
+    client.submit(LazyRequest([b"1"]), 0.0)
+    client.tick(2.5)
+    client.joined(A, 3.0)
+    client.tick(5.5)
+    assert client.outgoing == [Open(A), NoResponse(A), Send(A, [b"1"]), NoResponse(A), Close(A)]
+
+
 def test_what_was_connected_meanwhile_stays_and_what_was_not_is_closed_with_the_request() -> None:
     client = LazyPirate([A, B], LazyLimits(attempts=2))
     client.submit(LazyRequest([b"1"]), 0.0)

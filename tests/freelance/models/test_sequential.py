@@ -80,6 +80,13 @@ def test_a_lone_server_that_is_not_connected_in_time_keeps_its_socket_for_the_ne
     assert pending.reply == [b"y"]
 
 
+def test_a_lone_server_is_not_tried_again_when_the_time_of_the_request_is_over() -> None:
+    machine = made(A, timeout_s=1.0)
+    pending = submitted(machine)
+    assert machine.tick(1.0) == [pending]
+    assert pending.sent == 1
+
+
 def test_a_lone_server_that_was_connected_gets_a_new_socket() -> None:
     """FRL-01."""
     machine = made(A)
