@@ -56,11 +56,12 @@ class ServerRequest(KeyedRequest):
 
     __slots__ = ("connected", "deadline_s", "server")
 
+    connected: bool  # the stock server that it was sent to last
+
     def __init__(self, body: Sequence[bytes], deadline_s: float | None = None) -> None:
         super().__init__(body)
         self.deadline_s = deadline_s  # after which it ends; None for that of the client
         self.server: int | None = None
-        self.connected = False  # the stock server that it was sent to last
 
 
 class ServerState:

@@ -11,6 +11,7 @@ import pytest
 
 import core
 import pirate
+from pirate.worker_session import CONNECT_S
 from tests.scenes.raw_octets import listening, message
 from tests.scenes.waiting import PATIENCE_S, Watch, eventually
 
@@ -103,6 +104,15 @@ async def test_a_queue_that_is_away_is_logged_with_the_pause(caplog: pytest.LogC
     logged = [record for record in caplog.records if record.name == "pirate.worker"]
     assert [record.getMessage() for record in logged] == ["worker ready", "no queue, reconnecting later"]
     assert vars(logged[1])["after_ms"] == 4000
+
+
+async def test_a_queue_that_refuses_connections_is_given_up_in_the_time_of_a_silent_one() -> None:
+    """Only what is far has longer."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    async with pirate.Worker("tcp://127.0.0.1:9", print, heartbeat_ms=20, reconnect_ms=1, reconnect_max_ms=1) as worker:
+        await eventually(lambda: worker.counters["queue_silent"] == 3)
+    assert loop.time() - begun < 3 * CONNECT_S
 
 
 async def test_ppp_09_a_worker_that_drains_heartbeats_while_it_works_and_is_silent_then() -> None:
