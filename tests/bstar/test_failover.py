@@ -132,8 +132,8 @@ async def test_client_that_has_seen_the_higher_ballot_refuses_the_lower() -> Non
         await until(lambda: scene.pairs[1].status()["peer"]["state"] == "silent")
         async with bstar.Client(scene.frontends[1], scene.frontends[0], context=scene.context, timeout=2.0) as other:
             await other.request(b"vote")
+            assert scene.serving() == [True, True]
             high = other.ballot
-        assert scene.serving() == [True, True]
         client._running().highest.accept(high)
         assert await client.request(b"2") == [b"2"]
         assert client.ballot >= high

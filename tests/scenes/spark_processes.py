@@ -25,7 +25,7 @@ class ServiceProcesses(Processes):
         """Start a worker process for another service, and wait until it is registered."""
         process = self._start(service, "worker", "--broker", self.broker, "--service", service, "--handler", handler, *options)
         give_up_at = time.monotonic() + READY_WITHIN_S
-        with SyncClient(self.broker, timeout=1.0, attempts=1) as client:
+        with SyncClient(self.broker, timeout=READY_WITHIN_S) as client:
             while not workers_of(client, service):
                 if process.poll() is not None or time.monotonic() > give_up_at:
                     raise Unreachable(f"the worker of {service} did not start; its log is in {self._logs}")

@@ -54,7 +54,7 @@ class House:
                 [sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(self.environment)
             )
         give_up_at = time.monotonic() + READY_WITHIN_S
-        with mdp.SyncClient(self.broker, timeout=2.0) as client:
+        with mdp.SyncClient(self.broker, timeout=READY_WITHIN_S) as client:
             while client.request("mmi.service", b"titanic.batch")[0] != b"200":
                 assert self.store.poll() is None, (self.place / "titanic.journal.segment_log").read_text()
                 assert time.monotonic() < give_up_at
