@@ -76,16 +76,21 @@ class _Reading:
         return pa.RecordBatch.from_arrays([*head, *columns], names=self.names)
 
 
-def _ends(client: SyncClient, service: str, after: int, end: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yield pages of the requests that were answered in (after, end]."""
-    start = 0
+def _ends(client: SyncClient, service: str, after: int, end: int) -> list[tuple[list[bytes], list[bytes]]]:
+    """Return pages of the requests that were answered in (after, end]."""
+    pages: list[tuple[list[bytes], list[bytes]]] = []
+    start = length = 0
     while True:
         asked = (b"ends", service.encode(), b"%d" % after, b"%d" % end, b"%d" % start, b"%d" % _PAGE)
         total, uuids, keys = page(client, *asked)
-        yield uuids, keys
-        start += len(uuids)
+        if start and total != length:
+            # The store has made its list anew, because of other readers, and requests were closed since: places have moved.
+            pages, start = [], 0
+            continue
+        pages.append((uuids, keys))
+        start, length = start + len(uuids), total
         if start >= total or not uuids:
-            return
+            return pages
 
 
 def _parts(client: SyncClient, settings: Settings, after: int, end: int) -> list[EndsPart]:
@@ -183,7 +188,7 @@ class StreamReader(_Reading, DataSourceStreamReader):
     def commit(self, end: dict[str, int]) -> None:
         """With the option `close`, forget what was read: Spark has recorded this end and never reads it again."""
         if self.settings.close:
-            for uuids, _ in list(_ends(self.client, self.settings.service, end.get("begin", 0), end["ms"])):
+            for uuids, _ in _ends(self.client, self.settings.service, end.get("begin", 0), end["ms"]):
                 close_all(self.client, uuids, self.settings.window)
 
     def stop(self) -> None:

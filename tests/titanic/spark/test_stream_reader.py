@@ -67,3 +67,29 @@ def test_a_checkpoint_without_a_beginning_is_one_of_all_replies() -> None:
     store = Store()
     reader(store, "latest").commit({"ms": 300})
     assert store.closed == [OLD, NEW]
+
+
+class Shrinking(Store):
+    """A store with six replies, of which one is closed after the first page, when its list is made anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uuids = [bytes([number]) * 16 for number in range(6)]
+        self.asked = 0
+
+    def request(self, service: bytes, verb: bytes, *frames: bytes, **_: Any) -> list[bytes]:
+        assert verb == b"ends"
+        start, count = map(int, frames[3:])
+        self.asked += 1
+        if self.asked == 2:
+            del self.uuids[0]
+        page = self.uuids[start : start + count]
+        return [b"200", b"%d" % len(self.uuids), b"".join(page), msgpack.packb([b""] * len(page))]
+
+
+def test_a_list_that_was_made_anew_between_two_pages_is_read_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another reader has taken its place in the store, and places have moved: a reply was left out."""
+    monkeypatch.setattr("titanic.spark.readers._PAGE", 2)
+    store = Shrinking()
+    parts = reader(store, "earliest").partitions({"ms": 0}, {"ms": 300})
+    assert [uuid for part in parts if isinstance(part, EndsPart) for uuid in part.uuids] == store.uuids
