@@ -89,7 +89,10 @@ WORKER_PROGRESS_03: Final = MDPW03 + b"\x0c"
 
 # Last frame of a HEARTBEAT that the front of shards sends for a worker of MDP/0.1 or 0.2. It does not show what the worker itself can send.
 BY_FRONT: Final = b"front"
-_STUCK: Final = b"\x81\xa5stuck\xc3"  # msgpack of {"stuck": true}
+# msgpack of {"stuck": true}, {"draining": true} and both
+_STUCK: Final = b"\xa5stuck\xc3"
+_DRAINING: Final = b"\xa8draining\xc3"
+_STATES: Final = {(True, False): b"\x81" + _STUCK, (False, True): b"\x81" + _DRAINING, (True, True): b"\x82" + _STUCK + _DRAINING}
 _HEARTBEATS: dict[Dialect, list[bytes]] = {V01: [EMPTY, MDPW01, b"\x04"], V02: [MDPW02, b"\x05"], V03: [WORKER_HEARTBEAT_03]}
 _DISCONNECTS: dict[Dialect, list[bytes]] = {V01: [EMPTY, MDPW01, b"\x05"], V02: [MDPW02, b"\x06"], V03: [WORKER_DISCONNECT_03]}
 
@@ -201,9 +204,9 @@ def front_heartbeat(dialect: Dialect) -> list[bytes]:
     return worker_heartbeat(dialect) if dialect == V03 else [*worker_heartbeat(dialect), BY_FRONT]
 
 
-def worker_heartbeat(dialect: Dialect, *, stuck: bool = False) -> list[bytes]:
-    """Return the frames of a HEARTBEAT between worker and broker, either way; `stuck` for workers of MDP/0.3 only."""
-    return [*_HEARTBEATS[dialect], _STUCK] if stuck else [*_HEARTBEATS[dialect]]
+def worker_heartbeat(dialect: Dialect, *, stuck: bool = False, draining: bool = False) -> list[bytes]:
+    """Return the frames of a HEARTBEAT between worker and broker, either way; the states are of workers of MDP/0.3 only."""
+    return [*_HEARTBEATS[dialect], _STATES[stuck, draining]] if stuck or draining else [*_HEARTBEATS[dialect]]
 
 
 def worker_disconnect(dialect: Dialect) -> list[bytes]:

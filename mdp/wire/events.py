@@ -152,11 +152,12 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A sign of life; `role` is the peer's (at a client or worker: ours). A worker may be `stuck`."""
+    """A sign of life; `role` is the peer's (at a client or worker: ours), the states are those of workers."""
 
     dialect: Dialect
     role: Role
     stuck: bool = False
+    draining: bool = False
     by_front: bool = False  # the front of shards sends it for a worker
 
 
@@ -366,11 +367,11 @@ def _worker_heartbeat_03(frames: Sequence[bytes]) -> Heartbeat | Invalid:
     if len(frames) == 1:
         return Heartbeat(V03, "worker")
     try:
-        stuck = len(frames) == 2 and decode_heartbeat_options(frames[1])
+        stuck, draining = decode_heartbeat_options(frames[1]) if len(frames) == 2 else (False, False)
     except BadOptions:
-        stuck = False
-    # A worker that is not stuck sends a plain heartbeat; other options are invalid.
-    return Heartbeat(V03, "worker", stuck=True) if stuck else Invalid("frames", "worker", V03)
+        stuck = draining = False
+    # A worker that is neither sends a plain heartbeat; other options are invalid.
+    return Heartbeat(V03, "worker", stuck, draining) if stuck or draining else Invalid("frames", "worker", V03)
 
 
 def _failure(role: Literal["client", "worker"], id: bytes, frames: Sequence[bytes]) -> Failure | Invalid:

@@ -164,9 +164,10 @@ def decode_ready_options(octets: bytes) -> ReadyOptions:
     )
 
 
-def decode_heartbeat_options(octets: bytes) -> bool:
-    """Return whether the options of a HEARTBEAT report a stuck worker; raises BadOptions: as for `decode_request_options`."""
-    return _flag(_decode_map(octets), "stuck")
+def decode_heartbeat_options(octets: bytes) -> tuple[bool, bool]:
+    """Return whether a HEARTBEAT reports a stuck worker, and one that drains; raises BadOptions: as for `decode_request_options`."""
+    entries = _decode_map(octets)
+    return _flag(entries, "stuck"), _flag(entries, "draining")
 
 
 def amend_options(octets: bytes, *, deadline_ms: int | None, delivery: int, user: str | None = None) -> bytes:

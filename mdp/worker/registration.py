@@ -114,6 +114,12 @@ class WorkerRegistration:
         self._after()
         self._reconnector.run_actions_soon()
 
+    def drain(self) -> None:
+        """Accept no new requests, and register no more."""
+        self.session.drain()
+        self.flush()
+        self._reconnector.run_actions()
+
     def leave(self) -> None:
         self._ticker.cancel()
         self._reports.close()
@@ -162,6 +168,8 @@ class WorkerRegistration:
 
     def _joined(self) -> None:
         self.session.joined(self._clock(), None if self._connection is None else self._connection.limits)
+        if not self.registered:
+            return  # it drains since
         self.flush()
         self._arm()
         search = self.session.search

@@ -187,8 +187,11 @@ class Runners:
         return False
 
     def release(self, request: Request) -> bool:
-        """Skip a waiting request, for another worker that is free; return False if its handler was called already."""
-        if request in self.running:
+        """Skip a waiting request, for another worker that is free; return False if its handler was called already.
+
+        Of a handler that is called inline, and may answer later (`titanic.store.deferred_worker`), only those that wait here are known.
+        """
+        if request in self.running or (self._kind is HandlerKind.INLINE and request not in self._queue):
             return False
         request.cancelled = True  # still queued, or not queued because the worker drains
         return True

@@ -369,8 +369,17 @@ class WorkerSession:
         return liveness.send_at if not self._numbered and self._in_flight else liveness.deadline()
 
     def drain(self) -> None:
-        """Accept no new requests: those still received stay unanswered, and other workers get them after `close`."""
+        """Accept no new requests, and register no more.
+
+        A broker that knows PING asks for those that were not begun; otherwise other workers get them after `close`.
+        """
+        if self.draining:
+            return
         self.draining = True
+        if self._liveness is None:
+            self.search.close()
+        elif self._pinged and not self.suppress_heartbeats:
+            self._beat()
 
     def close(self) -> None:
         self._leave()
@@ -381,14 +390,17 @@ class WorkerSession:
     def _beat(self) -> None:
         self.counters.heartbeats += 1
         self.told_stuck = self.stuck and self._pinged
-        self.outgoing.append(worker_heartbeat(self.search.dialect, stuck=self.told_stuck))
+        self.outgoing.append(worker_heartbeat(self.search.dialect, stuck=self.told_stuck, draining=self.draining and self._pinged))
 
     def _leave(self) -> None:
         if self._liveness is not None:
             self.outgoing.append(worker_disconnect(self.search.dialect))  # MDP-23
 
     def _end(self, why: EndReason, now: float) -> None:
-        self.search.failed(why, now)
+        if self.draining:
+            self.search.close()
+        else:
+            self.search.failed(why, now)
         self._forget()
 
     def _forget(self) -> None:

@@ -276,10 +276,10 @@ class Worker:
 
     def stop(self) -> None:
         """Accept no new requests and end `serve_forever`; leaving the block then waits for running handlers."""
-        for registration in self._registrations:
-            registration.session.drain()
         if self._runners is not None:
             self._runners.forget_waiting()
+        for registration in self._registrations:
+            registration.drain()
         if self._stopped is not None and not self._stopped.done():
             self._stopped.set_result(None)
 

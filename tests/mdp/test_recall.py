@@ -6,7 +6,7 @@ from math import inf, nextafter
 
 import pytest
 
-from mdp.wire.commands import worker_partial, worker_return
+from mdp.wire.commands import worker_heartbeat, worker_partial, worker_return
 from mdp.wire.events import Recall, Work
 from tests.mdp.broker.workers.test_maintenance import FIRST_LOOKS, Quiet
 from tests.scenes.mdp_shop import Shop
@@ -354,4 +354,24 @@ def test_one_that_is_kept_from_work_is_given_it_ten_seconds_after_it_had_any() -
     for _ in range(2):
         scene.ask("0.3", b"C1")
     assert (len(scene.given(b"QUICK")), len(scene.given(b"SLOW"))) == (1, 1)
+    scene.check()
+
+
+def test_a_worker_that_drains_is_asked_for_all_that_it_has_and_given_nothing() -> None:
+    """MDP-23: it alone knows what it has begun."""
+    scene, given = ahead(4, concurrency=4)
+    scene.send(b"BUSY", worker_heartbeat("0.3", draining=True))
+    assert places(scene, given) == [0, 1, 2, 3]
+    scene.send(b"BUSY", worker_heartbeat("0.3", draining=True))
+    assert places(scene, given) == []
+    scene.join(b"FREE", 9)
+    scene.send(b"BUSY", worker_return(given[2].id))
+    assert [work.body for work in scene.given(b"FREE")] == [[b"2"]]
+    for _ in range(20):
+        scene.ask("0.3", b"C2", b"new")
+    scene.wait(0.1)
+    assert scene.given(b"BUSY") == []
+    scene.answer(b"BUSY", given[0])
+    scene.wait(0.1)
+    assert scene.given(b"BUSY") == []
     scene.check()

@@ -438,7 +438,7 @@ class Walk:
         dice = self.dice()
         for worker in [*self.machine.directory.workers.values()]:
             if self.dice() < self.beating:
-                self.read(worker.peer, [worker_heartbeat(worker.dialect)])
+                self.read(worker.peer, [worker_heartbeat(worker.dialect, draining=worker.knows_ping and self.dice() < 0.02)])
         self.now += 0.25 if dice < 0.6 else 0.5 if dice < 0.8 else 1.25 if dice < 0.95 else 0.01
         if self.dice() < 0.8:
             self.tick()

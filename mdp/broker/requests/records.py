@@ -311,8 +311,8 @@ class Worker:
         pinged: whether it was sent a PING, which shows that the broker knows them too.
         beats_busy: whether it is known to send heartbeats while it works (MDP-37).
         transit: whether messages move to it or from it.
-        beat_at: when to send it the next heartbeat.
-        beat_s: seconds between two heartbeats to it.
+        beat_at, beat_s: when to send it the next heartbeat, and seconds between two.
+        draining: whether it has said that it begins no more requests, and gets none.
         expiry_s: seconds of silence after which it counts as dead.
         user: name of its user, "" for a peer without a name; None without rules.
         stuck: whether it reports that its requests make no progress; None for a dialect without such reports.
@@ -320,8 +320,8 @@ class Worker:
     """
 
     __slots__ = (
-        "allowed", "beat_at", "beat_s", "beats_busy", "concurrency", "credit", "dialect", "done", "entries", "expiry_s", "in_flight",
-        "is_v03", "knows_ping", "list_from", "list_to", "live", "metadata", "pace", "peer", "pinged", "plain", "ready_list",
+        "allowed", "beat_at", "beat_s", "beats_busy", "concurrency", "credit", "dialect", "done", "draining", "entries", "expiry_s",
+        "in_flight", "is_v03", "knows_ping", "list_from", "list_to", "live", "metadata", "pace", "peer", "pinged", "plain", "ready_list",
         "recalled", "seen", "service", "since", "small", "stuck", "transit", "user", "version",
     )  # fmt: skip
 
@@ -342,7 +342,7 @@ class Worker:
         self.beat_at = now
         self.pace = Pace()
         self.recalled: set[bytes] = set()
-        self.knows_ping = self.pinged = False
+        self.knows_ping = self.pinged = self.draining = False
         self.beats_busy = dialect == V03
         self.beat_s = self.expiry_s = 0.0
         self.user: str | None = None

@@ -131,7 +131,7 @@ class Directory:
         """Yield the services of this broker's own workers with their free capacity; borrowed workers grant no credit."""
         for name, service in self.routes.items():
             if any(worker.credit for worker in service.workers.values()):
-                yield name, sum(max(0, worker.credit - len(worker.in_flight)) for worker in service.workers.values())
+                yield name, sum(max(0, worker.credit - len(worker.in_flight)) for worker in service.workers.values() if not worker.draining)
 
     def close(self, now: float) -> None:
         self.accepting = False

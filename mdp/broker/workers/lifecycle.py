@@ -231,6 +231,8 @@ class WorkerLifecycle:
             worker.since = now
             return
         worker.stuck = event.stuck if worker.is_v03 else None
+        if event.draining:
+            self.upkeep.drain(worker)
         if worker.service.queue.lost:
             self.request_table.feed(worker, now)
         # A heartbeat an interval or more after the request was not sent before it arrived: this worker sends heartbeats while it works.

@@ -131,7 +131,7 @@ class Upkeep:
     def _watch(self, service: Service, now: float) -> None:
         """Measure each worker, set how many requests it may have, and recall what a slow one has beyond that."""
         table, queue, now_us = self._table, service.queue, round(now * 1e6)
-        workers = [worker for worker in service.workers.values() if worker.credit]
+        workers = [worker for worker in service.workers.values() if worker.credit and not worker.draining]
         unknown = False
         for worker in workers:
             pace, running = worker.pace, min(len(worker.in_flight), worker.concurrency)
@@ -220,6 +220,14 @@ class Upkeep:
             if asked == count:
                 break
         return asked, young
+
+    def drain(self, worker: Worker) -> None:
+        """Give a worker no more requests, and ask for those that it has not begun: it alone knows which."""
+        worker.draining, worker.allowed = True, 0
+        worker.service.mark_ready(worker)
+        for key, request in worker.in_flight.items():
+            if request.client is not None and not (request.extras is not None and request.extras.streamed):
+                self._table.recall(worker, key)
 
     def returned(self, worker: Worker, key: bytes, now: float) -> bool:
         """Take back a request that a worker has not begun; return False if it was not recalled."""

@@ -18,6 +18,7 @@ from mdp.wire.commands import (
     WORKER_REQUEST_03,
     worker_disconnect,
     worker_heartbeat,
+    worker_ping,
 )
 from tests.scenes.mdp_messages import read
 from tests.scenes.mdp_worker_sessions import DIALECTS, give, sent, serving, session, token, work
@@ -234,6 +235,34 @@ def test_draining_takes_no_new_requests_and_disconnect_gives_them_back(dialect: 
     assert sent(machine)[-1] == worker_disconnect(dialect)
     assert machine.search.state is SearchState.IDLE
     assert (machine.deadline(), machine.counters.abandoned) == (inf, 1)
+
+
+def test_a_broker_that_knows_ping_learns_that_a_worker_drains() -> None:
+    """MDP-23: it takes back what was not begun, and gives nothing more."""
+    machine = serving("0.3")
+    machine.drain()
+    assert sent(machine) == []  # an older broker would refuse it
+    machine.receive(read([worker_ping()]), 1.0)
+    assert sent(machine) == [worker_heartbeat("0.3", draining=True)]
+    machine = serving("0.3")
+    machine.receive(read([worker_ping()]), 1.0)
+    sent(machine)
+    machine.drain()
+    machine.drain()
+    assert sent(machine) == [worker_heartbeat("0.3", draining=True)]
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_a_worker_that_drains_does_not_register_again(is_connected: bool) -> None:
+    """MDP-23: it would get requests that it does not begin."""
+    machine = serving("0.3") if is_connected else session()
+    if not is_connected:
+        machine.search.start(0.0)
+    machine.drain()
+    machine.lost(1.0)
+    assert (machine.search.state, machine.deadline()) == (SearchState.IDLE, inf)
+    machine.joined(2.0)
+    assert sent(machine) == []
 
 
 def test_closing_before_a_connection_sends_nothing() -> None:

@@ -195,7 +195,7 @@ class Reference:
     def beat(self) -> None:
         self.count("heartbeats")
         self.told_stuck = self.stuck and self.was_pinged
-        self.sent.append(worker_heartbeat(self.dialect, stuck=self.told_stuck))
+        self.sent.append(worker_heartbeat(self.dialect, stuck=self.told_stuck, draining=self.draining and self.was_pinged))
 
     def deadline(self) -> float:
         return self.send_at if self.patient else min(self.send_at, self.heard_at + self.options.heartbeat_s * self.options.liveness)
@@ -225,6 +225,8 @@ class Walk:
 
     def join(self) -> None:
         machine, search = self.machine, self.machine.search
+        if search.state is SearchState.IDLE and self.reference.draining:
+            search.start(self.now)  # by itself it registers no more
         if search.state is not SearchState.JOINING:
             assert machine.deadline() == search.deadline()
             self.broker_says()  # all of it is dropped

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import core
+import mdp
 from mdp.errors import DeadlineExceeded, Timeout
 from mdp.wire.commands import WORKER_CANCEL_03, WORKER_ERROR_03, WORKER_FINAL_03, WORKER_PARTIAL_03, WORKER_READY_03
 from mdp.wire.options import decode_ready_options
@@ -16,7 +17,7 @@ from mdp.worker.handler import service
 from mdp.worker.worker import Worker, WorkerOptions
 from tests.scenes.mdp_handlers import NO_LISTENER, echo
 from tests.scenes.mdp_scripted_broker import StandIn, give, sent_together, token
-from tests.scenes.waiting import eventually
+from tests.scenes.waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -323,6 +324,31 @@ async def test_each_of_two_that_drain_a_worker_waits_for_its_own_time(endpoint: 
         go.set()
         assert await longer
         assert await reply == [b"done"]
+
+
+async def test_requests_do_not_wait_for_a_worker_that_drains() -> None:
+    """MDP-23: they were given to it, and waited for its last handler although another worker was free."""
+    go = asyncio.Event()
+
+    async def held(request: Request) -> bytes:
+        await go.wait()
+        return b"done"
+
+    beats: dict[str, Any] = {"heartbeat_ms": 20, "liveness": 1000}
+    async with mdp.Broker(**beats) as broker, mdp.Client(broker.bind("tcp://127.0.0.1:*"), timeout=PATIENCE_S) as client:
+        async with Worker(broker.endpoints[0], "echo", handler=held, concurrency=4, drain_s=3600, **beats) as draining:
+            reply = client.request("echo", b"x", wait=True)
+            await eventually(lambda: draining.running and draining.session_counters.heartbeats)
+            async with Worker(broker.endpoints[0], "echo", handler=echo, concurrency=4) as other:
+                await eventually(lambda: other.connected)
+                drained = asyncio.ensure_future(draining.drain())
+                replies = [client.request("echo", b"%d" % n) for n in range(20)]
+                assert [await one for one in replies] == [[b"%d" % n] for n in range(20)]
+                assert not drained.done()
+                go.set()
+                assert await drained
+                assert await reply == [b"done"]
+        assert broker.counters["redelivered"] == 0
 
 
 async def test_draining_ends_after_its_timeout_and_returns_whether_all_was_answered(endpoint: str, client: Client) -> None:

@@ -235,3 +235,28 @@ async def test_a_worker_that_calls_no_handler_is_not_watched_and_runs_one_at_a_t
         assert scene.worker._watchdog is None
         (worker,) = scene.broker.machine.directory.workers.values()
         assert worker.concurrency == 1
+
+
+@pytest.mark.parametrize("drains", [True, False])
+async def test_what_was_taken_is_not_given_to_another_worker(drains: bool) -> None:
+    """The broker asks for what was not begun: where it drains for all, else for what is beyond one request."""
+    taken, other = Taken(), Taken()
+    beats: dict[str, Any] = {"heartbeat_ms": 20, "liveness": 1000}
+    async with core.Context() as context, mdp.Broker(context=context, **beats) as broker, mdp.Client(AT, context=context) as client:
+        broker.bind(AT)
+        async with DeferredWorker(AT, "deferred", taken, context=context, **beats) as worker:
+            replies = [asyncio.ensure_future(client.request("deferred", b"%d" % n, wait=True, timeout=100)) for n in range(3)]
+            while len(taken.answers) < 3 or not worker.session_counters.heartbeats:
+                await asyncio.sleep(0.001)
+            ending = asyncio.ensure_future(worker.drain(100)) if drains else None
+            async with DeferredWorker(AT, "deferred", other, context=context, **beats):
+                while not broker.counters.get("recalled"):
+                    await asyncio.sleep(0.001)
+                heard = broker.counters["heartbeats_received"]
+                while broker.counters["heartbeats_received"] < heard + 4:
+                    await asyncio.sleep(0.001)
+                for answer in taken.answers:
+                    answer([b"200"])
+                assert [await reply for reply in replies] == [[b"200"]] * 3
+                assert ending is None or await ending
+    assert other.bodies == []
