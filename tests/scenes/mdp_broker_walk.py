@@ -229,7 +229,7 @@ class Walk:
             (2, self.lose_client),
             (1, self.misbehave),
             (1, self.manage),
-            (3 if self.options is POLICY_OPTIONS else 1, self.rule),
+            (3 if self.options is POLICY_OPTIONS and self.ready_options is READY_OPTIONS else 1, self.rule),
         )
         return tuple(do for weight, do in weights for _ in range(weight))
 
