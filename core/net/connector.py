@@ -147,6 +147,7 @@ class Connector:
     def stop(self) -> None:
         """Make no further attempt; the owner closes a session that is open."""
         self._stopped = True
+        self.pipe.connecting = False
         if self.task is not None and self.session is None:
             self.task.cancel()
 

@@ -290,6 +290,7 @@ class AcceptedSession(Session):
         if not self._counted:
             transport.abort()
             return
+        self.owner.session_opened(self)  # a callback of the event may close the socket
         self.owner.emit(Event.ACCEPTED, number, self.endpoint, peer=address)
         super().connection_made(transport)
         if self.connection is not None:

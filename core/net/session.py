@@ -107,6 +107,9 @@ class Session(Writing):
         self._write = transport.write
         options = self.options
         self.owner.session_opened(self)
+        if self._closing:  # by a callback of the event that reports it
+            transport.abort()
+            return
         self.peer_address = peer_address(transport)
         if is_self_connect(transport):  # ZMTP-87
             self.abort_with("connected to itself")
@@ -296,19 +299,33 @@ class Session(Writing):
 
     # -- closing
 
+    @property
+    def takes_messages(self) -> bool:
+        """Whether what is sent now leaves by this connection."""
+        return self.ready and not self._closing and self._lost is None
+
     def finish(self) -> None:
         """End the stream after what is queued, for good: the application closes this one connection."""
         self.finished = True
         self.close(None)
 
     def close(self, linger_s: float | None) -> None:
-        """End the stream after what is queued, and abort when that takes longer than `linger_s` (None: no limit)."""
+        """End the stream after what is queued, and abort when that takes longer than `linger_s` (None: no limit).
+
+        A second call can only shorten the time.
+        """
         self._drop_ahead()
         if self._lost is not None:
             self._end(*self._lost)
-        if self._closing or self._closed or self.transport is None:
+        if self._closed:
+            return
+        if self._closing:
+            if self._ending is not None and linger_s is not None:
+                self._ending.shorten(linger_s)
             return
         self._closing = True
+        if self.transport is None:
+            return
         if linger_s == 0 or not self.ready:
             self.transport.abort()
             return

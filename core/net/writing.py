@@ -69,6 +69,13 @@ class Ending:
         except OSError:  # the peer has reset the connection, which the transport is about to notice
             self._transport.abort()
 
+    def shorten(self, linger_s: float) -> None:
+        until = self._now() + linger_s
+        if self._until is None or until < self._until:
+            self._until = until
+            self._timer.cancel()
+            self._timer = self._later(self._delay_s(), self._check)
+
     def cancel(self) -> None:
         self._timer.cancel()
 

@@ -85,4 +85,7 @@ class FairQueue:
         if count:
             self.active.remove(pipe)
             pipe.inbox.clear()
+            pipe.unread_bytes = 0
+            if pipe.throttled:
+                pipe.engine.resume()
         return count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Protocol, Self
 
 from core.address import InprocBind, InprocConnect, IpcBind, parse_bind, parse_connect
@@ -15,6 +16,7 @@ from core.net.inproc import InprocPipe, InprocSocket
 from core.net.listener import Listener
 from core.net.os_sockets import listen_ipc, listen_tcp
 from core.net.socket_port import SocketPort
+from core.pattern.pipe import DETACHED
 from core.security.mechanisms import unprotected
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class Endpoints:
         self._inproc_bound: list[str] = []
         self._inproc_pipes: dict[InprocPipe, None] = {}
         self.deferred: dict[Listener | Connector, Callable[[asyncio.AbstractEventLoop], None]] = {}  # starts when the loop runs
-        self._leaving: dict[Connector, float | None] = {}  # disconnected or closed, with messages left to send -> until when
+        self._leaving: dict[Connector, float] = {}  # disconnected or closed, with messages left to send -> until when
         self._ended: dict[Listener | Connector, None] = {}  # stopped, with a task that still runs
         self._empty: asyncio.Future[None] | None = None
 
@@ -173,6 +175,8 @@ class Endpoints:
         if isinstance(parsed, InprocConnect):
             self._check_inproc(endpoint)
             pipe = InprocPipe(owner, endpoint, connecting=True)
+            # Those of this name whose other end has gone make way for it: `disconnect` is about the present one.
+            self._inproc_pipes = {one: None for one in self._inproc_pipes if one.endpoint != endpoint or one.engine is not DETACHED}
             self._inproc_pipes[pipe] = None
             owner.adopt(pipe, owner.options)
             owner.options.connect_routing_id = b""
@@ -220,6 +224,7 @@ class Endpoints:
         for connectors in self._connectors.values():
             if connector in connectors:
                 connectors.remove(connector)
+        self._leaving.pop(connector, None)
         self._retire(connector)
         self._check_empty()
 
@@ -246,7 +251,7 @@ class Endpoints:
         for accepted in list(self._owner.pattern.pipes):
             if isinstance(accepted, InprocPipe):  # TRN-13
                 accepted.abort_with("closed")
-        connectors = [connector for group in self._connectors.values() for connector in group]
+        connectors = [*self._leaving, *(connector for group in self._connectors.values() for connector in group)]
         self._connectors.clear()
         for connector in connectors:
             self._leave(connector, linger_s)
@@ -273,17 +278,20 @@ class Endpoints:
         self._check_empty()
 
     def _leave(self, connector: Connector, linger_s: float | None) -> None:
-        """Stop a connector after its queued messages."""
+        """Stop a connector after its queued messages, within a time that a second call can only shorten."""
         waits = linger_s != 0 and bool(connector.pipe.outbox)
         session = connector.session
-        if waits and (session is None or not session.ready):
-            # Not connected yet: retry within the time, and close when the queue is sent.
-            loop = asyncio.get_running_loop()
-            self._leaving[connector] = None if linger_s is None else loop.time() + linger_s
-            if linger_s is not None:
+        if waits and (session is None or not session.takes_messages):
+            # Not connected, or no longer: retry within the time, and close when the queue is sent.
+            earlier = self._leaving.setdefault(connector, inf)
+            if linger_s is not None and (until := asyncio.get_running_loop().time() + linger_s) < earlier:
+                self._leaving[connector] = until
                 over = partial(self._linger_over, connector)
                 self._owner.context.supervisor.later("core linger", linger_s, over, failed=lambda _: over())
+            if session is not None and session.ready:
+                session.close(linger_s)
             return
+        self._leaving.pop(connector, None)
         connector.stop()
         if session is None or not session.ready:
             self._owner.counters.undelivered += connector.pipe.discard_outbox()
@@ -298,16 +306,18 @@ class Endpoints:
         self._leave(connector, 0)
         self._check_empty()
 
-    def session_ready(self, session: SessionPort) -> None:
-        """Close a new connection of an endpoint that was disconnected or closed, after its queued messages."""
-        for connector in list(self._leaving):
+    def session_ready(self, session: SessionPort) -> bool:
+        """Close a new connection after its queued messages if its endpoint was disconnected or closed; return whether it was."""
+        for connector in self._leaving:
             if connector.pipe is session.pipe:
                 until = self._leaving.pop(connector)
                 asyncio.get_running_loop().call_soon(self._finish_leaving, connector, session, until)
+                return True
+        return False
 
-    def _finish_leaving(self, connector: Connector, session: SessionPort, until: float | None) -> None:
+    def _finish_leaving(self, connector: Connector, session: SessionPort, until: float) -> None:
         connector.stop()
-        session.close(None if until is None else max(0.001, until - asyncio.get_running_loop().time()))
+        session.close(None if until == inf else max(0.001, until - asyncio.get_running_loop().time()))
         self._retire(connector)
         self._check_empty()
 

@@ -141,12 +141,18 @@ class SocketBase(Receiving):
 
     def _hand_over_queued(self) -> None:
         while (receiver := self._receiver) is not None and self.pattern.readable():
-            messages = self.pattern.recv_many()
-            if self.type_name == b"ROUTER":
-                for peer, run in groupby(messages, key=itemgetter(0)):
-                    self._hand_over_alone(self.pattern.peer(peer), _hand_over, self, receiver, Batch.of([peer], list(run)))
-            elif messages:
-                _hand_over(self, receiver, Batch.of([], messages))
+            pipe = self.pattern.next_pipe()
+            if len(self._active) == 1:
+                messages = self.pattern.recv_many()
+            else:
+                message = self.pattern.recv()
+                messages = [] if message is None else [message]
+            for head, run in groupby(messages, key=self._head):
+                self._hand_over_alone(pipe, _hand_over, self, receiver, Batch.of(head, list(run)))
+
+    def _head(self, message: Message) -> list[bytes]:
+        """Return the first frames that a batch with this message has in common."""
+        return message[:1] if self.type_name == b"ROUTER" else []
 
     def _hand_over_alone(self, pipe: Pipe | None, hand_over: Callable[..., object], *arguments: object) -> None:
         """Give the receiver messages of one peer; if it raises, disconnect that one, and go on with the others."""
@@ -243,10 +249,14 @@ class SocketBase(Receiving):
                     self.pattern.dropped(error)
                     self._fail_receiver()
                     self._forget_dropped()
-        if not self._welcome(pipe):
-            return False
-        self._endpoints.session_ready(session)
-        return True
+        if self._endpoints.session_ready(session):
+            pipe.engine.mute(self._drop_unexpected)
+            self._tell_watcher(pipe, True)
+            return True
+        return self._welcome(pipe)
+
+    def _drop_unexpected(self, count: int) -> None:
+        self.counters.unexpected += count
 
     def _welcome(self, pipe: Pipe) -> bool:
         if not self.pattern.ready(pipe) or (pipe.takes_octets and not self._tell_watcher(pipe, True)):
@@ -280,7 +290,7 @@ class SocketBase(Receiving):
     def peer_gone(self, session: SessionPort) -> None:
         """See `SocketPort`."""
         pipe = session.pipe
-        if pipe.connecting and not self.closed:
+        if pipe.connecting:
             self.pattern.suspend(pipe)
         else:
             self.pattern.detach(pipe)
@@ -323,6 +333,9 @@ class SocketBase(Receiving):
         """See `SocketPort`. Hot path of every receive."""
         receiver = self._receiver
         try:
+            if receiver is not None and self._active:
+                self._hand_over_queued()  # what came before there was a receiver
+                receiver = self._receiver
             if receiver is None:
                 _queue(self, pipe, batch.messages(), octets)
             elif not self._plain:
@@ -392,6 +405,8 @@ class SocketBase(Receiving):
     def inproc_gone(self, pipe: InprocPipe) -> None:
         """See `InprocSocket`; an inproc connection does not come back (TRN-12)."""
         self.detach(pipe)
+        if not pipe.paired:
+            self.counters.undelivered += pipe.discard_outbox()
         pipe.release()
         loop = asyncio._get_running_loop()
         if loop is not None:

@@ -317,7 +317,7 @@ async def test_sock_15_a_connection_is_closed_after_what_is_queued_within_linger
             assert (seen.said(), seen.end) == (b"", "aborted")
             return
         assert (seen.said(), seen.end) == (message(b"queued"), "eof")
-        seen.session.close(0)  # no second end
+        seen.session.close(60.0)  # no second end, and not more time
         assert seen.end == "eof"
         await asyncio.sleep(4.9)
         assert seen.end == "eof"
@@ -325,6 +325,20 @@ async def test_sock_15_a_connection_is_closed_after_what_is_queued_within_linger
         assert seen.end == ("eof" if linger_s is None else "aborted")
         seen.transport.waiting = 0
         await asyncio.sleep(1.1)
+        assert seen.end == "aborted"
+
+
+@in_virtual_time
+async def test_sock_15_a_second_close_shortens_the_time_of_a_connection() -> None:
+    async with traffic(core.PUSH, b"PULL") as seen:
+        seen.transport.waiting = 1
+        seen.session.close(None)
+        await asyncio.sleep(100)
+        seen.session.close(5.0)
+        seen.session.close(None)
+        await asyncio.sleep(4.9)
+        assert seen.end == "eof"
+        await asyncio.sleep(0.2)
         assert seen.end == "aborted"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from socket import socketpair
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -320,3 +321,68 @@ async def test_sock_05_a_peer_is_read_up_to_the_mark(unit: str, mark: int, stops
         assert not seen.session.pipe.throttled
         seen.says(message(b"2"))
         assert seen.session.pipe.throttled is stops
+
+
+async def test_a_receiver_gets_what_came_before_it_first(context: core.Context) -> None:
+    """Also where the next message is read in the iteration of the event loop in which the receiver is set."""
+    pull = context.socket(core.PULL)
+    pull.bind("tcp://127.0.0.1:*")
+    loop, got = asyncio.get_running_loop(), list[bytes]()
+    async with await WirePeer.connect(pull.last_endpoint) as peer:
+        await peer.shake(b"PUSH")
+        await peer.send(message(b"1") + message(b"2"))
+        await eventually(pull.readable)
+        ours, theirs = socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+
+            def begin() -> None:
+                loop.remove_reader(ours)
+                pull.set_receiver(lambda batch: got.extend(frame for (frame,) in batch))
+
+            loop.add_reader(ours, begin)
+            theirs.send(b"x")
+            await peer.send(message(b"3"))
+            await eventually(lambda: len(got) == 3)
+    assert got == [b"1", b"2", b"3"]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", [core.PULL, core.ROUTER])
+async def test_a_peer_whose_queued_message_its_receiver_fails_for_is_disconnected_and_no_other(context: core.Context, kind: int) -> None:
+    """As for messages that come later; only those of a ROUTER were."""
+    socket = context.socket(kind)
+    socket.bind("tcp://127.0.0.1:*")
+    watch, got = Watch(socket), list[bytes]()
+
+    def receive(batch: list[list[bytes]]) -> None:
+        assert batch[0][-1] != b"bad"
+        got.extend(frames[-1] for frames in batch)
+
+    asks = b"PUSH" if kind == core.PULL else b"DEALER"
+    async with await WirePeer.connect(socket.last_endpoint) as bad, await WirePeer.connect(socket.last_endpoint) as good:
+        for peer, body in ((bad, b"bad"), (good, b"good")):
+            await peer.shake(asks)
+            await peer.send(message(body))
+        await eventually(lambda: sum(len(pipe.inbox) for pipe in socket.pattern.pipes) == 2)
+        socket.set_receiver(receive)
+        await watch.until(core.EVENT_DISCONNECTED)
+        await bad.rest()
+        await good.send(message(b"more"))
+        await eventually(lambda: got == [b"good", b"more"])
+    assert context.supervisor.faults["core receiver"] == 1
+
+
+async def test_req_09_a_reply_that_was_discarded_at_the_mark_does_not_keep_the_next_one_out(context: core.Context) -> None:
+    """The connection was not read any longer."""
+    router = context.socket(core.ROUTER)
+    router.bind("tcp://127.0.0.1:*")
+    req = context.socket(core.REQ, req_relaxed=1, rcvhwm=1)
+    req.connect(router.last_endpoint)
+    await req.send(b"first")
+    await router.send_multipart(await router.recv_multipart())
+    assert await req.poll() == core.POLLIN
+    await req.send(b"second")
+    await router.send_multipart(await router.recv_multipart())
+    assert await req.recv() == b"second"
+    assert req.counters.stale == 1
