@@ -16,6 +16,7 @@ and write everything that the session may.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 import uuid
 from collections import OrderedDict
@@ -132,6 +133,7 @@ class SparkWorker:
         self.limits = limits or SparkLimits()
         self.sessions: OrderedDict[str, tuple[SparkSession, float]] = OrderedDict()
         self._spark = spark
+        self._making = threading.Lock()  # two requests of one name have one session
         self._stack = AsyncExitStack()
         # Twice as many as may run: an interrupted one may still run when the next request comes.
         self._threads = ThreadPoolExecutor(2 * self.limits.concurrency, thread_name_prefix="mdp-spark")
@@ -175,15 +177,15 @@ class SparkWorker:
 
     async def _handle(self, parse: Callable[[Sequence[bytes]], SparkRequest], request: Request) -> AsyncIterator[bytes]:
         asked = parse(request.body)
-        session = self._session(asked.session)
-        table = await self._run(session, asked)
+        table = await self._run(asked)
         for piece in _pieces(table, self.limits.piece_rows):
             yield _arrow(piece) if asked.format == "arrow" else msgpack.packb(piece.to_pylist(), default=str)
 
-    async def _run(self, session: SparkSession, asked: SparkRequest) -> pa.Table:
+    async def _run(self, asked: SparkRequest) -> pa.Table:
         """Run in a thread; cancelling this interrupts it in Spark."""
         tag = f"mdp-{uuid.uuid4().hex}"
-        running = self._threads.submit(self._collect, session, tag, asked.run)
+        sessions: list[SparkSession] = []  # of this request, once it has one
+        running = self._threads.submit(self._collect, asked, tag, sessions)
         try:
             async with asyncio.timeout(self.limits.run_s):
                 return await asyncio.wrap_future(running)  # cancelled with this, if it has not started
@@ -194,20 +196,23 @@ class SparkWorker:
                 # In a separate thread: all threads of requests may be busy with requests to interrupt.
                 pause = partial(wait, [running])
                 supervision.current().thread(
-                    "mdp spark interrupt", partial(_interrupt, session, tag, running), restart=supervision.RESTART, pause=pause
+                    "mdp spark interrupt", partial(_interrupt, sessions, tag, running), restart=supervision.RESTART, pause=pause
                 )
 
-    def _collect(self, session: SparkSession, tag: str, run: Callable[[SparkSession], DataFrame]) -> pa.Table:
+    def _collect(self, asked: SparkRequest, tag: str, sessions: list[SparkSession]) -> pa.Table:
         limits = self.limits
-        _mark(session, tag)
         try:
-            table = run(session).limit(limits.rows_max + 1).toArrow()
+            session = self._session(asked.session)
+            sessions.append(session)
+            _mark(session, tag)
+            try:
+                table = asked.run(session).limit(limits.rows_max + 1).toArrow()
+            finally:
+                _unmark(session, tag)
         except PySparkException as error:
             raise HandlerError(text=_one_line(error)) from None
         except Py4JError as error:
             raise HandlerError(text=f"SPARK: {_one_line(error)}") from None
-        finally:
-            _unmark(session, tag)
         if table.num_rows > limits.rows_max:
             raise HandlerError(text=f"TOO_MANY_ROWS: the result has more than {limits.rows_max}")
         if table.nbytes > limits.bytes_max:
@@ -228,16 +233,17 @@ class SparkWorker:
         return SparkRequest(lambda session: session.sql(query, args=args), options.get("session", ""), options.get("format", "arrow"))
 
     def _session(self, name: str) -> SparkSession:
-        """Return the session of a name, or a new unnamed one."""
-        now = time.monotonic()
-        while self.sessions and next(iter(self.sessions.values()))[1] < now - self.limits.session_idle_s:
-            self.sessions.popitem(last=False)
-        kept = self.sessions.pop(name, None) if name else None
-        session = self._spark.newSession() if kept is None else kept[0]
-        if name:
-            self.sessions[name] = (session, now)
-            if len(self.sessions) > self.limits.sessions_max:
+        """Return the session of a name, or a new unnamed one; blocks while the Java process makes it."""
+        with self._making:
+            now = time.monotonic()
+            while self.sessions and next(iter(self.sessions.values()))[1] < now - self.limits.session_idle_s:
                 self.sessions.popitem(last=False)
+            kept = self.sessions.pop(name, None) if name else None
+            session = self._spark.newSession() if kept is None else kept[0]
+            if name:
+                self.sessions[name] = (session, now)
+                if len(self.sessions) > self.limits.sessions_max:
+                    self.sessions.popitem(last=False)
         return session
 
 
@@ -283,16 +289,17 @@ def _unmark(session: SparkSession, tag: str) -> None:
         session.sparkContext.removeJobTag(tag)
 
 
-def _interrupt(session: SparkSession, tag: str, running: Future[pa.Table]) -> None:
+def _interrupt(sessions: list[SparkSession], tag: str, running: Future[pa.Table]) -> None:
     """Have Spark interrupt a tag's jobs, repeatedly, because a job may begin later.
 
     It waits for the thread of the request without an event loop, which may have ended by then.
     """
     while not running.done():
         with suppress(Py4JError, PySparkException):  # Spark was stopped, and its jobs with it
-            session.interruptTag(tag)
-            if _is_classic(session):
-                session.sparkContext.cancelJobsWithTag(tag)
+            for session in sessions:
+                session.interruptTag(tag)
+                if _is_classic(session):
+                    session.sparkContext.cancelJobsWithTag(tag)
         wait([running], _INTERRUPT_EVERY_S)
 
 

@@ -6,10 +6,12 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
+import msgpack
 import pyarrow as pa
 import pytest
 
 import mdp.testing
+from mdp.errors import HandlerError
 from mdp.spark import SparkLimits, SparkWorker
 from tests.scenes.fault_injection import sabotaged
 from tests.scenes.waiting import eventually
@@ -36,6 +38,9 @@ class Job:
         assert tag
 
     removeTag = addTag
+
+    def sql(self, query: str, args: object) -> Job:
+        return self
 
     def interruptTag(self, tag: str) -> None:
         self.tags.add(tag)
@@ -100,3 +105,49 @@ async def test_jobs_are_interrupted_though_they_have_every_thread_and_what_waits
     job.free.set()
     await eventually(lambda: not interrupters())
     assert not job.began.acquire(blocking=False)
+
+
+class Hung(Job):
+    """A session whose Java process answers nothing while a new session is asked for, until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wakes = threading.Event()
+        self.sessions = 0
+        self.asked_by: set[threading.Thread] = set()
+
+    def newSession(self) -> Job:
+        self.asked_by.add(threading.current_thread())
+        if threading.current_thread() is not threading.main_thread():
+            self.began.release()
+            self.wakes.wait()
+        self.sessions += 1
+        return self
+
+
+async def test_a_java_process_that_hangs_does_not_hold_up_the_heartbeats() -> None:
+    """SPW-06: a request ends at its time, and what begins afterwards is interrupted."""
+    job = Hung()
+    async with mdp.testing.broker() as local:
+        limits = SparkLimits(run_s=0.1)
+        async with SparkWorker(job, local.endpoint, sql=None, functions={"run": run}, limits=limits, context=local.context):  # type: ignore[arg-type]
+            with pytest.raises(HandlerError, match="TIME_LIMIT"):
+                await local.client.request("run", wait=True, timeout=60)
+            assert threading.main_thread() not in job.asked_by
+            assert job.tags == set()
+            job.wakes.set()
+            await eventually(lambda: not interrupters())
+    assert (job.sessions, len(job.tags)) == (1, 1)
+
+
+async def test_requests_of_one_name_that_come_together_have_one_session() -> None:
+    job = Hung()
+    options = msgpack.packb({"session": "mine"})
+    async with mdp.testing.broker() as local:
+        async with SparkWorker(job, local.endpoint, context=local.context) as worker:  # type: ignore[arg-type]
+            asked = [asyncio.ensure_future(local.client.request("spark.sql", b"q", options, wait=True, timeout=60)) for _ in range(2)]
+            await asyncio.to_thread(job.began.acquire)
+            job.wakes.set()
+            job.free.set()
+            await asyncio.gather(*asked)
+            assert (job.sessions, list(worker.sessions)) == (1, ["mine"])
