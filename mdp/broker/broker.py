@@ -7,7 +7,7 @@ iteration: no task, no queue and no await per message. It does not parse MDP.
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, Unpack
 
@@ -96,8 +96,7 @@ class Broker:
         **limits: Unpack[BrokerSettings],
     ) -> None:
         self._rules, self._policies = rules, policies
-        self._audit = AuditLog()
-        self._refusals = RefusalLog()
+        self._audit, self._refusals = AuditLog(), RefusalLog()
         self._limits = BrokerOptions(**limits)
         self._context = core.context_for(context, security)
         self._owns_context = context is None
@@ -108,15 +107,15 @@ class Broker:
         # No limit on the number of messages, as a burst of 100,000 small replies is legitimate; bytes are limited.
         # Beyond that limit the peer is disconnected, instead of losing replies silently.
         self._backlog, ahead = backlog_of(self._limits)
-        own: dict[str, OptionValue] = {
+        options: dict[str, OptionValue | str] = {
             "sndhwm": 0,
             "sndhwm_bytes": self._limits.unread_max_bytes,
             "linger": LINGER_MS,
             "tell_limits": 1,
             "max_ahead_bytes": ahead,
             "metadata": ANNOUNCED,
+            **(socket_options or {}),
         }
-        options = {**own, **(socket_options or {})}
         self._held_back: set[bytes] = set()  # workers that are not read from
         self._supervisor = supervision.current()
         self._records = WholeRecords(self._end_at_once)
@@ -183,6 +182,7 @@ class Broker:
         Raises:
             MemoryError: there was none in the middle of a change. The broker has ended at once, since its records may be changed by half;
                 leaving its block raises this too, unless another error does.
+            core.ContextTerminated: the program has ended the context.
         """
         if self._stopped is not None:
             await asyncio.shield(self._stopped)
@@ -197,11 +197,7 @@ class Broker:
         return self._recorder
 
     async def drain(self, drain_s: float) -> bool:
-        """Refuse new connections and requests, and wait up to `drain_s` seconds until all accepted ones are answered.
-
-        Returns:
-            Whether all were answered.
-        """
+        """Refuse new connections and requests; return whether all accepted ones were answered within `drain_s` seconds."""
         if self._loop is None or self._failed:
             return not self._failed
         for endpoint in self._endpoints:
@@ -219,7 +215,6 @@ class Broker:
         with ExitStack() as stack:
             for clock in (self._clock, self._look_clock, self._release_clock, self._memory_clock):
                 stack.callback(clock.cancel)  # sending the last messages may have set it
-            stack.enter_context(suppress(core.ContextTerminated))  # by the program: nothing can be sent
             stack.callback(self._socket.set_batch_receiver, None)
             self._release()
             self._flush(self.machine.stop(self._now(self._loop)))
@@ -229,20 +224,25 @@ class Broker:
     def _failed(self) -> BaseException | None:
         return self._stopped.exception() if self._stopped is not None and self._stopped.done() else None
 
-    def _end_at_once(self, error: MemoryError) -> None:
-        """End, and send nothing more: it could be wrong."""
+    def _context_ended(self) -> None:
+        self._end_at_once(core.ContextTerminated())
+
+    def _end_at_once(self, error: MemoryError | core.ContextTerminated) -> None:
+        """End, and send nothing more: it could be wrong, or nothing can be sent."""
         if self._loop is None or self._stopped is None or self._stopped.done():
             return
         self._stopped.set_exception(error)
         for clock in (self._clock, self._look_clock, self._release_clock, self._memory_clock):
             clock.cancel()
-        self._socket.set_batch_receiver(None)
+        if not self._context.closed:
+            self._socket.set_batch_receiver(None)
         self._loop.call_soon(self._socket.close, 0)  # not within its own call
         self._drained.look()
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
+        self._context.on_end[self._context_ended] = None
         self.machine.begin(self._loop.time())
         self._listen()
         self._rearm()
@@ -250,12 +250,13 @@ class Broker:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
+        self._context.on_end.pop(self._context_ended, None)
         self._socket.close()
         async with AsyncExitStack() as stack:
             if self._owns_context:
                 stack.push_async_callback(self._context.aclose)
             await self._socket.wait_closed()
-        if (failed := self._failed) is not None and error is None:
+        if isinstance(failed := self._failed, MemoryError) and error is None:
             raise failed
 
     # Authorization.
@@ -283,8 +284,7 @@ class Broker:
         return None if user is None else user.decode("utf-8", "backslashreplace")
 
     def _address_of(self, peer: bytes) -> str:
-        address = self._socket.peer_property(peer, "Peer-Address")
-        return "" if address is None else address.decode("utf-8", "backslashreplace")
+        return (self._socket.peer_property(peer, "Peer-Address") or b"").decode("utf-8", "backslashreplace")
 
     def _refused(self, refusal: Refusal) -> None:
         self._audit.refused(refusal, asyncio.get_running_loop().time())

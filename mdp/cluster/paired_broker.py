@@ -34,6 +34,7 @@ from mdp.wire.failover import PairResponder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import core
     from bstar.pair import Pair
     from core.zmtp.frames import Message
     from mdp.broker.limits import BrokerArguments
@@ -223,7 +224,7 @@ class PairedBroker(Broker):
         else:
             self._clock.after(WITHHELD_S)  # the term may go on, and nothing else sets the timer
 
-    def _end_at_once(self, error: MemoryError) -> None:
+    def _end_at_once(self, error: MemoryError | core.ContextTerminated) -> None:
         if self._is_open:
             errors = [error]
 

@@ -165,6 +165,8 @@ class PeerConnection:
             self._clock.at(at)
 
     def _ask(self) -> None:
+        if self._context.closed:
+            return  # by the program
         now = max(self._loop.time(), self._due_at)  # a timer may come early, by one step of the clock
         self._stalls.called(self._due_at, now)
         if not self._missed:

@@ -404,13 +404,3 @@ async def test_memory_is_given_back_after_a_burst(context: core.Context, monkeyp
         while not given:
             await asyncio.sleep(0.005)
         assert given == [25]
-
-
-async def test_a_broker_whose_context_the_program_has_terminated_is_left_without_an_error() -> None:
-    context = core.Context()
-    async with mdp.Broker(context=context) as broker, mdp.Client(broker.bind("tcp://127.0.0.1:*")) as client:
-        assert await client.request("mmi.service", b"echo") == [b"404"]
-        context.term()
-    with pytest.raises(core.ContextTerminated):
-        context.socket(core.PAIR)
-    await context.aclose()

@@ -238,6 +238,8 @@ async def test_a_connection_that_cannot_be_made_is_tried_again(monkeypatch: pyte
         refused = list[float]()
 
         class NoMore:
+            closed = False
+
             def socket(self, *_: Any, **__: Any) -> core.Socket:
                 refused.append(made.now_s)
                 raise OSError("no more files")
