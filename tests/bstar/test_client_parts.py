@@ -110,7 +110,7 @@ def encode_reply(sequence: int) -> bytes:
 async def test_a_stock_server_gets_no_header_and_the_other_one_a_connection_of_its_own(servers: list[Server]) -> None:
     """One at a time; the old connection is closed."""
     told = list[str]()
-    async with client_of(servers, stock=True, timeout=0.05, settle=0.01, on_switch=told.append) as client:
+    async with client_of(servers, stock=True, timeout=0.8, settle=0.01, on_switch=told.append) as client:
         (first,) = client._engine._open_sockets()
         reply = client.request(b"x")
         assert (await servers[0].asked())[1:] == [b"", b"x"]
@@ -144,7 +144,7 @@ async def test_a_stock_request_goes_on_without_a_time_to_settle(servers: list[Se
 
     async with (
         core.Context() as context,
-        bstar.Client(NOWHERE, servers[1].endpoint, timeout=0.2, settle=0, stock=True, context=context) as client,
+        bstar.Client(NOWHERE, servers[1].endpoint, timeout=0.8, settle=0, stock=True, context=context) as client,
     ):
         (first,) = client._engine._open_sockets()
         serving = asyncio.ensure_future(serve())

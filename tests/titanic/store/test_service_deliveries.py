@@ -223,7 +223,7 @@ async def test_what_the_broker_says_of_a_user_is_for_a_request_that_still_waits(
         held: list[Callable[[Verdict], None]] = []
         monkeypatch.setattr(service._permissions, "ask", lambda _, then, about: held.append(partial(then, about)))
         store = service.store
-        ttl_ms = 300 if end == "expired" else 0
+        ttl_ms = 2000 if end == "expired" else 0
         frames = [*encode_options(Options(b"k", ttl_ms=ttl_ms)), b"echo", b"x"]
         _, uuid = await ask(lambda done: store.submit(frames, done, None, b"ann"))
         await eventually(lambda: held)
