@@ -174,6 +174,7 @@ class Daemon:
     def __init__(self, settings: DaemonSettings) -> None:
         self.settings = settings
         self._on_change: Callable[[Mapping[str, Any]], set[str]] = lambda changed: set()
+        self._at_once: Callable[[], None] = lambda: None
         self._files: list[Callable[[], Callable[[], Sequence[str]]]] = []
         files = security_files(settings.context)
         if files is not None:
@@ -214,6 +215,10 @@ class Daemon:
     def on_change(self, apply: Callable[[Mapping[str, Any]], set[str]]) -> None:
         """Call a function on SIGHUP with the parameters that changed; it returns the names of those it applied."""
         self._on_change = apply
+
+    def on_second_signal(self, end: Callable[[], None]) -> None:
+        """Call a function right before the process ends at once. It runs within the signal's handler: it must not wait or log."""
+        self._at_once = end
 
     def ready(self, message: str, **fields: object) -> None:
         """Log that the daemon serves, and freeze its objects out of garbage collection."""
@@ -321,8 +326,11 @@ class Daemon:
     def _on_stop_signal(self, number: int, frame: FrameType | None) -> None:
         if self._signalled:
             # No buffer is flushed here: the interrupted code may have locked the stream.
-            os.write(2, b"second signal, ending at once\n")
-            os._exit(Interrupted.exit_code)
+            try:
+                os.write(2, b"second signal, ending at once\n")
+                self._at_once()
+            finally:
+                os._exit(Interrupted.exit_code)
         self._signalled = True
         self._loop.call_soon_threadsafe(self.stop)
         self._start_ended = end_waits()

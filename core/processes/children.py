@@ -141,6 +141,11 @@ class Children:
         for child in self.all:
             child.signal(number)
 
+    def end_at_once(self) -> None:
+        """Send both signals of a stop, so that each process ends at once, also one that has not yet heard of the first."""
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGINT)
+
     def restart_all(self) -> None:
         """Stop all processes in their orderly way and start new ones; at once where none runs."""
         for child in self.all:

@@ -115,6 +115,7 @@ def run_processes(processes: Processes, settings: DaemonSettings, name: str, mor
 
         async with children:
             daemon.on_reload(pass_on_reload(children))
+            daemon.on_second_signal(children.end_at_once)
             watching = []
             if processes.reload:
                 from core.processes.source_changes import watch_sources  # late: for developers only

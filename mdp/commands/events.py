@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -15,13 +17,15 @@ from core.daemon.option_fields import options
 from core.daemon.terminal import json_option, write_json
 from mdp.eventlog.files import logs_in, read_events
 from mdp.eventlog.format import HEADER_BYTES, KINDS, Block, decode_blocks, decode_header, events_of
-from mdp.eventlog.tail import Place, end_of_log, runs
+from mdp.eventlog.tail import LogRemoved, Place, end_of_log, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from mdp.eventlog.format import Event
     from mdp.eventlog.tail import Run
+
+logger = logging.getLogger(__name__)
 
 _DIRECTORY: Final = click.Path(exists=True, file_okay=False)
 _ID_CHARACTERS: Final = 16
@@ -62,9 +66,14 @@ async def _follow(directory: str, take: Callable[[Event], None], kind: str | Non
     while True:
         new: list[Event] = []
         for log in logs_in(directory):  # a shard's begins when the shard does
-            for run in runs(str(log), places.get(log, start), skip_lost=True):
-                new += _chosen(_events_in(run), kind, service)
-                places[log] = Place(run.segment, run.end)
+            try:
+                for run in runs(str(log), places.get(log, start), skip_lost=True):
+                    with suppress(FileNotFoundError):  # removed meanwhile: its broker has begun others
+                        new += _chosen(_events_in(run), kind, service)
+                    places[log] = Place(run.segment, run.end)
+            except LogRemoved as error:
+                logger.error("%s", error)
+                places[log] = start
         for event in sorted(new, key=attrgetter("time")):
             take(event)
         await asyncio.sleep(interval_s)

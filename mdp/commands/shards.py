@@ -214,6 +214,7 @@ def _run_front(shards: Shards, options: BrokerDaemonOptions, settings: DaemonSet
             await stack.enter_async_context(each_interval(watch.beat))
             await stack.enter_async_context(serve_page(options.http, page.page("mdp broker")))
             daemon.on_reload(pass_on_reload(children))
+            daemon.on_second_signal(children.end_at_once)
 
             async def serve() -> None:
                 await children.until_ready()

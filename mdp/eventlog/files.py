@@ -76,6 +76,7 @@ class EventLogWriter:
         self._gave_up = False
         self._file: FileIO | None = None
         self._size = 0
+        self._number = 0  # of the newest segment
         self._anchor = Clock(0, 0.0)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # it contains names of clients and services
         self._begin_segment()
@@ -199,7 +200,8 @@ class EventLogWriter:
                 break
             path.unlink(missing_ok=True)
             del sizes[0]
-        number = segment_number(there[-1]) + 1 if there else 1
+        # Above its own number too, if another program has removed that: a reader may be behind it.
+        number = max(self._number, segment_number(there[-1]) if there else 0) + 1
         self._anchor = self._clock()
         header = encode_header(self._anchor)
         path = self._directory / f"{_PREFIX}{number:016x}{_SUFFIX}"
@@ -209,7 +211,7 @@ class EventLogWriter:
         except OSError:
             path.unlink()  # or there would be another one at each attempt, for as long as the disk is full
             raise
-        self._size = len(header)
+        self._size, self._number = len(header), number
 
 
 def checked_directory(directory: str) -> str:

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
 from mdp.commands import events as commands
 from mdp.commands.main import main
-from mdp.eventlog.files import EventLogWriter, shard_log
+from mdp.eventlog.files import EventLogWriter, segments, shard_log
 from mdp.eventlog.format import ANSWERED, FAILED, Block
+from mdp.eventlog.tail import runs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from mdp.eventlog.format import Event
+    from mdp.eventlog.tail import Run
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -116,3 +119,48 @@ async def test_tail_prints_what_is_written_from_now_on(directory: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await following
     assert [event.request_id for event in seen] == ["0000000000000003"]
+
+
+async def until(seen: list[Event], *numbers: int) -> None:
+    async with asyncio.timeout(60):
+        while len(seen) < len(numbers):
+            await asyncio.sleep(0.001)
+    assert [event.request_id for event in seen] == [f"{number:016x}" for number in numbers]
+
+
+async def test_tail_goes_on_with_the_log_that_took_the_place_of_another(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with EventLogWriter(directory) as writer:
+        writer.append(block(ANSWERED, 3))
+    seen: list[Event] = []
+    following = asyncio.ensure_future(commands._follow(str(directory), seen.append, None, None, 0.001))
+    await asyncio.sleep(0)
+    for path in segments(directory):
+        path.unlink()
+    with EventLogWriter(directory) as writer:
+        writer.append(block(ANSWERED, 4))
+        await asyncio.wait([following, asyncio.ensure_future(until(seen, 4))], return_when=asyncio.FIRST_COMPLETED)
+        assert not following.done()
+    following.cancel()
+    assert "another log" in caplog.text
+
+
+async def test_tail_goes_on_behind_a_segment_that_is_removed_before_it_is_printed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def found_and_removed(*arguments: Any, **named: Any) -> Iterator[Run]:
+        for run in runs(*arguments, **named):
+            if run.segment == 2:
+                run.path.unlink(missing_ok=True)
+            yield run
+
+    seen: list[Event] = []
+    following = asyncio.ensure_future(commands._follow(str(directory), seen.append, None, None, 0.001))
+    await asyncio.sleep(0)
+    monkeypatch.setattr(commands, "runs", found_and_removed)
+    for number in (3, 4):
+        with EventLogWriter(directory) as writer:
+            writer.append(block(ANSWERED, number))
+    await asyncio.wait([following, asyncio.ensure_future(until(seen, 4))], return_when=asyncio.FIRST_COMPLETED)
+    assert not following.done()
+    following.cancel()
+    assert "no longer has segment 0000000000000002" in caplog.text

@@ -124,6 +124,17 @@ def test_the_second_signal_ends_the_processes_too(programs: Programs) -> None:
     asked.kill()
 
 
+def test_two_signals_at_once_end_the_processes_at_once(programs: Programs) -> None:
+    parent = programs.start("mdp", "worker", "--broker", BROKER, "--app", "app", "--processes", "2", "--drain-s", "5")
+    parent.said("processes serve")
+    asked = begin_a_request(programs)
+    parent.signal(signal.SIGSTOP).signal(signal.SIGTERM).signal(signal.SIGINT).signal(signal.SIGCONT)  # both are there when it goes on
+    ended = parent.end()
+    assert ended.code == 130
+    assert ended.err.count("second signal, ending at once") == 3, ended.err
+    asked.kill()
+
+
 def test_a_changed_source_file_is_served_and_a_broken_one_waited_for(programs: Programs, tmp_path: Path) -> None:
     parent = programs.start("mdp", "worker", "--broker", BROKER, "--app", "app", "--reload")
     parent.said("processes serve")
