@@ -464,7 +464,7 @@ OWN_MSGPACK = frozenset({"titanic/journal/checkpoint.py", "core/machine/bounded_
 
 # Files of ours, what one process of ours tells another, and `recv_json`, whose caller asks for the error.
 OWN_JSON = frozenset(
-    "core/machine/peer_text.py core/processes/children.py core/sockets/serialization.py core/utils/jsonapi.py mdp/shards/identity.py "
+    "core/machine/peer_text.py core/sockets/serialization.py core/utils/jsonapi.py mdp/shards/identity.py "
     "titanic/journal/ownership.py titanic/tickets.py".split()
 )
 

@@ -217,7 +217,7 @@ class Daemon:
         self._on_change = apply
 
     def on_second_signal(self, end: Callable[[], None]) -> None:
-        """Call a function right before the process ends at once. It runs within the signal's handler: it must not wait or log."""
+        """Call a function before the process ends at once, within the signal's handler: it must not wait or log."""
         self._at_once = end
 
     def ready(self, message: str, **fields: object) -> None:

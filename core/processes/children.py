@@ -12,7 +12,6 @@ exit code, such as that of a wrong option, would do so each time: that is a fail
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import signal
@@ -22,6 +21,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from core.daemon.exit_codes import ExitError
+from core.daemon.logs import RateLimitedLog
+from core.machine.peer_text import json_or_none
 from core.processes.parent import PARENT_FD, READY, STOP
 from core.runtime import runtime, supervision
 from core.runtime.event_loop import until_one_ends
@@ -36,7 +37,7 @@ log = logging.getLogger("core.processes")
 
 # Above any number of cores today; each is an interpreter of 30 MiB and more.
 CHILDREN_MAX: Final = 256
-# A child's message on the channel: it makes them itself, so a longer one is a mistake of ours.
+# A child's message on the channel; a longer one is left out.
 LINE_BYTES_MAX: Final = 4 * 2**20
 # Variables of a service manager, which watches the parent only.
 _NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", PARENT_FD)
@@ -120,6 +121,7 @@ class Children:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
         self._news = asyncio.Event()
+        self._left_out = RateLimitedLog(log)  # messages
         self._failure: ChildFailed | None = None
         self.all = [Child(number) for number in range(count)]
 
@@ -142,7 +144,7 @@ class Children:
             child.signal(number)
 
     def end_at_once(self) -> None:
-        """Send both signals of a stop, so that each process ends at once, also one that has not yet heard of the first."""
+        """End each process at once by both signals of a stop, also one that was not asked to stop before."""
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGINT)
 
@@ -250,8 +252,19 @@ class Children:
     async def _read(self, child: Child, channel: socket.socket) -> None:
         reader, writer = await asyncio.open_unix_connection(sock=channel, limit=LINE_BYTES_MAX)
         try:
-            while line := await reader.readline():
-                self._take(child, json.loads(line))
+            while not reader.at_eof():
+                try:
+                    line = await reader.readline()
+                except ValueError:
+                    line = b"too long; the next one is its end"
+                except ConnectionError:  # it has ended before it read what was sent
+                    return
+                message = json_or_none(line)
+                if isinstance(message, dict):
+                    self._take(child, message)
+                elif line:  # it may have been cut off by the end of the process
+                    text = "a message of a process cannot be read"
+                    self._left_out.warning(child.number, text, process_number=child.number, pid=child.pid)
         finally:
             writer.close()
 

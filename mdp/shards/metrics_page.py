@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from core.daemon.metrics import Family, Histogram, MetricsPage, Snapshot, Table
+from core.daemon.metrics import SERIES_MAX, Family, Histogram, MetricsPage, Snapshot, Table
+from core.processes.children import LINE_BYTES_MAX
 from core.runtime import runtime
 from mdp.observe.broker_metrics import ERROR_COLUMNS
 
@@ -13,14 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 PAGE: Final = "page"  # key of a shard's message with its page
+FAMILIES_BYTES_MAX: Final = LINE_BYTES_MAX * 3 // 4  # the tables of a page, of which the rows are few, take less than the rest
 
 
 def encode_page(page: MetricsPage) -> dict[str, Any]:
-    families = [
-        [family.name, family.kind, family.help, family.labels, [[labels, _plain(value)] for labels, value in family.samples]]
-        for family in page.families()
-    ]
-    return {"families": families, "snapshot": page.snapshot().as_dict(), "not_ready": page.not_ready()}
+    """Return the page as a message; of each family it has as many series as the message can take."""
+    families, most = page.families(), SERIES_MAX
+    while True:
+        encoded = [
+            [family.name, family.kind, family.help, family.labels, [[labels, _plain(value)] for labels, value in family.samples[:most]]]
+            for family in families
+        ]
+        if len(json.dumps(encoded)) <= FAMILIES_BYTES_MAX:
+            return {"families": encoded, "snapshot": page.snapshot().as_dict(), "not_ready": page.not_ready()}
+        most //= 2
 
 
 def _plain(value: float | Histogram) -> Any:

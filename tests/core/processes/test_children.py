@@ -126,6 +126,50 @@ async def test_messages_arrive_and_the_channel_is_not_inherited_further() -> Non
     assert got == [{"ready": "serves", "inherited": []}]
 
 
+async def test_a_message_that_is_too_long_is_left_out_and_the_child_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    wordy = PROGRAM.replace("await stop.wait()", "parent.tell({'long': 'x' * 5_000_000})\n    await later(parent, stop)")
+    wordy += """
+async def later(parent, stop):
+    while not stop.is_set():
+        parent.tell({"later": ""})
+        await asyncio.sleep(0.01)
+
+asyncio.run(main())
+"""
+    wordy = wordy.replace("asyncio.run(main())", "", 1)
+    got: list[str] = []
+    children = Children(1, program(wordy), name="child", restart=QUICK, on_message=lambda _, message: got.extend(message))
+    async with asyncio.timeout(PATIENCE_S), children:
+        await eventually(lambda: "later" in got)
+        assert children.all[0].starts == 1
+    assert "long" not in got
+    assert "a message of a process cannot be read" in caplog.text
+
+
+async def test_a_child_that_is_killed_while_it_sends_is_started_again_without_a_fault() -> None:
+    torn = "import os, signal; os.write(int(os.environ['MAJORDOMO_PARENT_FD']), b'{\"page\": '); os.kill(os.getpid(), signal.SIGKILL)"
+    with supervision.scope(Supervisor()) as supervisor:
+        async with asyncio.timeout(PATIENCE_S), Children(1, program(torn), name="child", restart=QUICK) as children:
+            await eventually(lambda: children.all[0].starts > 2)
+    assert supervisor.faults == {}
+
+
+async def test_a_child_that_is_killed_before_it_has_read_that_it_should_stop_is_no_fault() -> None:
+    deaf = "import os, time; os.write(int(os.environ['MAJORDOMO_PARENT_FD']), b'{\"ready\": \"\"}\\n'); time.sleep(600)"
+    with supervision.scope(Supervisor()) as supervisor:
+        async with asyncio.timeout(PATIENCE_S), Children(1, program(deaf), name="child", restart=QUICK) as children:
+            await children.until_ready()
+            children.restart_all()
+            children.signal(signal.SIGKILL)
+            await eventually(lambda: children.all[0].starts == 2)
+            await children.until_ready()
+            drained = asyncio.ensure_future(children.drain())
+            await asyncio.sleep(0)  # it is sent
+            children.signal(signal.SIGKILL)
+            await drained
+    assert supervisor.faults == {}
+
+
 async def test_children_end_when_their_parent_is_killed() -> None:
     parent = f"""
 import asyncio, sys

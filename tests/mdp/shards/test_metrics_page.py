@@ -9,7 +9,8 @@ import json
 
 import pytest
 
-from core.daemon.metrics import Family, Histogram, MetricsPage, Snapshot, Table
+from core.daemon.metrics import SERIES_MAX, Family, Histogram, MetricsPage, Snapshot, Table
+from core.processes.children import LINE_BYTES_MAX
 from mdp.observe.broker_metrics import ERROR_COLUMNS
 from mdp.shards.metrics_page import FrontPage, encode_page
 
@@ -107,3 +108,19 @@ def test_recent_errors_of_all_shards_are_in_the_order_of_their_time() -> None:
     (table,) = front.page("mdp broker").snapshot().tables
     assert [row[0] for row in table.rows] == [0.8, 1.4, 3.2, 3.8]
     assert [row[4] for row in table.rows] == ["0.5 ago", "0.1 ago", "2.0 ago", "3.5 ago"]
+
+
+def test_a_page_of_many_services_with_long_names_fits_a_message() -> None:
+    names = [f"{number:04}".ljust(129, "é") for number in range(SERIES_MAX)]
+
+    def families() -> list[Family]:
+        done = [Family(f"mdp_{what}", "counter", "Done.", ("service",), [((name,), 7) for name in names]) for what in "abcdefgh"]
+        return [Family.single("mdp_queued", "gauge", "Waiting.", 3), *done]
+
+    page = sent(MetricsPage("shard", lambda: "", families, lambda: Snapshot({})))
+    assert len(json.dumps(page)) < LINE_BYTES_MAX
+    front = FrontPage(1, dict, lambda: "")
+    front.received(0, page)
+    samples = {family.name: len(family.samples) for family in front.page("mdp broker").families()}
+    assert samples["mdp_queued"] == 1
+    assert 100 < samples["mdp_a"] == samples["mdp_h"] < SERIES_MAX
