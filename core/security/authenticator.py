@@ -256,7 +256,8 @@ class Authenticator:
 
     async def _refresh(self) -> None:
         if self._file is not None:
-            self._generation += await self._file.refresh()
+            changed = await self._file.refresh()
+            self._generation += changed  # after the wait, because others may change it meanwhile
 
     # -- verdicts
 
@@ -266,7 +267,7 @@ class Authenticator:
         reply = self.verdict(request)
         address = request.address.decode("ascii", "backslashreplace")
         if reply.accepted:
-            self.accepted += 1
+            self.accepted += not request.connected
         else:
             self.refused += 1
             mechanism = request.mechanism.decode("ascii", "backslashreplace")
@@ -283,28 +284,32 @@ class Authenticator:
             case b"NULL", ():
                 return ZapReply(_ACCEPTED) if self._allow else _REFUSED
             case b"PLAIN", (user, password):
-                return self._verdict_on_password(user, password, _host(address))
+                # A connected peer is no guess, and has no part in those of its address.
+                return self._verdict_on_password(user, password) if request.connected else self._guess(user, password, _host(address))
             case b"CURVE", (key,):
-                return self._verdict_on_key(key)
+                return self._verdict_on_key(key, request.connected)
         return _REFUSED
 
-    def _verdict_on_password(self, user: bytes, password: bytes, host: str) -> ZapReply:
+    def _guess(self, user: bytes, password: bytes, host: str) -> ZapReply:
         now = self._clock()
         if not self._guesses.may_try(host, now):
             self.guesses_refused += 1
             return _COME_AGAIN
+        reply = self._verdict_on_password(user, password)
+        if not reply.accepted:
+            self._guesses.wrong(host, now)
+        return reply
+
+    def _verdict_on_password(self, user: bytes, password: bytes) -> ZapReply:
         known = self._passwords.get(user)
         # An unknown user takes as long as a wrong password.
         right = same_octets(password, password + b"?" if known is None else known)
-        if right and known is not None:
-            return ZapReply(_ACCEPTED, b"OK", user)
-        self._guesses.wrong(host, now)
-        return _REFUSED
+        return ZapReply(_ACCEPTED, b"OK", user) if right and known is not None else _REFUSED
 
-    def _verdict_on_key(self, key: bytes) -> ZapReply:
+    def _verdict_on_key(self, key: bytes, connected: bool) -> ZapReply:
         name = self._keys.get(key)
         if name is None and self._file is not None:
-            if not self._file.readable and not self._any_key:
+            if not (self._file.readable or self._any_key or connected):
                 return _COME_AGAIN
             name = self._file.keys.get(key)
         if name is None and self._any_key and len(key) == KEY_BYTES:

@@ -6,7 +6,8 @@ A socket with a server-side mechanism (or with NULL and a ZAP domain) asks the `
 2. else the socket bound to `inproc://zeromq.zap.01` in this context, a REP or ROUTER, as with every ZeroMQ library;
 3. else `verdict_without_handler`, which depends on the mechanism.
 
-If the authenticator can revoke verdicts, accepted peers are checked again when its rules change, and disconnected if they are refused.
+If the authenticator can revoke verdicts, peers that it accepted are checked again when its rules change, and disconnected if they are
+refused.
 Peers accepted by a ZAP handler stay, because the protocol cannot revoke a verdict.
 """
 
@@ -14,8 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from core.constants import DEALER
@@ -57,8 +57,7 @@ class Authentication:
         self._inproc = inproc  # names of the context
         self._supervisor = supervisor  # starts the questions
         self._tasks: set[asyncio.Task[None]] = set()
-        self._watch: asyncio.Task[None] | None = None
-        self._accepted: dict[object, _AcceptedPeer] = {}  # peers accepted by an authenticator that can revoke
+        self._watch: _Watch | None = None  # over the peers of the latest authenticator that can revoke
 
     def ask(
         self, request: ZapRequest, *, enforce_domain: bool, answer: Callable[[Verdict], None], revoke: Callable[[str], None]
@@ -80,16 +79,16 @@ class Authentication:
         self, judge: Judge, request: ZapRequest, answer: Callable[[Verdict], None], revoke: Callable[[str], None]
     ) -> Callable[[], None]:
         key = object()
+        watch = self._watch_of(judge) if isinstance(judge, Revoking) else None
 
         async def ask() -> None:
             # Read first, to notice a change during the verdict.
-            generation = await judge.generation() if isinstance(judge, Revoking) else 0
+            generation = 0 if watch is None else await watch.judge.generation()
             reply = await verdict_of(judge, request)
-            if reply.accepted and isinstance(judge, Revoking):
-                self._accepted[key] = _AcceptedPeer(request, revoke, generation)
-                if self._watch is None:
-                    watch = partial(self._watch_over, judge)
-                    self._watch = self._supervisor.task("core revocation", watch, among=self._tasks)
+            if reply.accepted and watch is not None:
+                watch.peers[key] = _AcceptedPeer(replace(request, connected=True), revoke, generation)
+                if watch.task is None:
+                    watch.task = self._supervisor.task("core revocation", watch.run, among=self._tasks)
             answer(reply)
 
         def refuse(_: Exception) -> None:
@@ -98,25 +97,16 @@ class Authentication:
         task = self._supervisor.task("core authentication", ask, restart=ONCE, failed=refuse, among=self._tasks)
 
         def forget() -> None:
-            self._accepted.pop(key, None)
+            if watch is not None:
+                watch.peers.pop(key, None)
             task.cancel()
 
         return forget
 
-    async def _watch_over(self, judge: Revoking) -> None:
-        """Check accepted peers again whenever the authenticator changes, while there are any."""
-        while self._accepted:
-            await asyncio.sleep(RECHECK_S)
-            generation = await judge.generation()
-            for key, peer in list(self._accepted.items()):
-                if peer.generation == generation:
-                    continue
-                peer.generation = generation
-                reply = await verdict_of(judge, peer.request)
-                if not reply.accepted and key in self._accepted:
-                    del self._accepted[key]
-                    peer.revoke("authentication was revoked")
-        self._watch = None
+    def _watch_of(self, judge: Revoking) -> _Watch:
+        if self._watch is None or self._watch.judge is not judge:
+            self._watch = _Watch(judge)  # an earlier one goes on while it has peers
+        return self._watch
 
     async def wait_closed(self) -> None:
         await cancel_all(self._tasks)
@@ -150,6 +140,31 @@ class _AcceptedPeer:
     request: ZapRequest
     revoke: Callable[[str], None]
     generation: int
+
+
+class _Watch:
+    """Checks the peers that one authenticator has accepted again whenever it changes, while there are any."""
+
+    def __init__(self, judge: Revoking) -> None:
+        self.judge = judge
+        self.peers: dict[object, _AcceptedPeer] = {}
+        self.task: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        while self.peers:
+            await asyncio.sleep(RECHECK_S)
+            generation = await self.judge.generation()
+            for key, peer in list(self.peers.items()):
+                if peer.generation != generation:
+                    await self._check(key, peer, generation)
+        self.task = None
+
+    async def _check(self, key: object, peer: _AcceptedPeer, generation: int) -> None:
+        peer.generation = generation
+        reply = await verdict_of(self.judge, peer.request)
+        if not reply.accepted and key in self.peers:
+            del self.peers[key]
+            peer.revoke("authentication was revoked")
 
 
 class _Question:

@@ -53,6 +53,7 @@ class ZapRequest:
         credentials: none for NULL; user name, password for PLAIN; the client's 32 raw bytes of public key for CURVE.
         request_id: opaque, to be repeated in the reply (ZAP-09).
         envelope: the routing ids in front of the delimiter, to be repeated in the reply (ZAP-11).
+        connected: an authenticator that accepted this peer earlier is asked again, because it has changed; never in a message.
     """
 
     mechanism: bytes = b"NULL"
@@ -62,6 +63,7 @@ class ZapRequest:
     credentials: tuple[bytes, ...] = field(default=(), repr=False)  # never in a log line
     request_id: bytes = b"1"
     envelope: tuple[bytes, ...] = ()
+    connected: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reduced(self)

@@ -202,6 +202,28 @@ async def test_the_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     assert await judge.generation() == second
 
 
+async def test_c5_a_key_that_is_revoked_while_the_file_is_looked_at_changes_the_generation(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    write(path, "")
+    judge = Authenticator(authorized_keys=path, keys={PUBLIC: "alice"})
+    first = await judge.generation()
+    looking = asyncio.ensure_future(judge.generation())
+    await asyncio.sleep(0)
+    judge.revoke(PUBLIC)
+    await looking
+    assert await judge.generation() != first
+
+
+async def test_c5_a_change_of_the_file_that_several_see_at_once_changes_the_generation(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    write(path, f"{PUBLIC.decode()} alice\n")
+    judge = Authenticator(authorized_keys=path)
+    first = await judge.generation()
+    write(path, "")
+    await asyncio.gather(*(judge.generation() for _ in range(3)))
+    assert await judge.generation() != first
+
+
 @pytest.mark.parametrize("damage", ["absent", "folder", "not text"])
 async def test_a_file_that_cannot_be_read_lets_nobody_new_in_for_now(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "keys"

@@ -10,11 +10,13 @@ from core.errors import HandshakeError
 from core.security import zap_client
 from core.security.authenticator import Authenticator
 from core.security.zap_client import Authentication, Revoking
+from core.zmtp import z85
 from core.zmtp.zap import ZAP_ENDPOINT, ZapReply, ZapRequest
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
 QUESTION = ZapRequest(b"PLAIN", credentials=(b"admin", b"secret"))
 
@@ -280,11 +282,76 @@ async def test_c5_a_verdict_of_older_rules_is_checked_behind_one_of_newer(contex
 async def test_c5_who_comes_after_all_have_gone_is_watched_too(context: core.Context, rules: Rules) -> None:
     _, forget = await ask(context, b"one")
     forget()
-    await eventually(lambda: context.authentication._watch is None)
+    watch = context.authentication._watch
+    assert watch is not None
+    await eventually(lambda: watch.task is None)
     two, _ = await ask(context, b"two")
     rules.refuse(b"two")
     await two.told()
     assert len(two.revoked) == 1
+
+
+async def test_c5_each_authenticator_revokes_the_peers_that_it_has_accepted(context: core.Context, rules: Rules) -> None:
+    old, _ = await ask(context, b"old")
+    newer = context.authenticator = Rules()
+    new, _ = await ask(context, b"new")
+    newer.refuse(b"old", b"new")
+    await new.told()
+    assert (len(new.revoked), old.revoked) == (1, [])
+    rules.refuse(b"old")
+    await old.told()
+    assert (len(new.revoked), len(old.revoked)) == (1, 1)
+
+
+async def test_c5_only_a_revoked_key_leaves_while_the_file_of_keys_cannot_be_read(
+    context: core.Context, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(zap_client, "RECHECK_S", 0.001)
+    keys = [core.curve_keypair()[0] for _ in range(2)]
+    path = tmp_path / "keys"
+    path.write_text(keys[0].decode())
+    judge = context.authenticator = Authenticator(authorized_keys=path, keys={keys[1]: "guest"})
+    of_the_file, guest = Asker(), Asker()
+    for asker, key in ((of_the_file, keys[0]), (guest, keys[1])):
+        asker.ask(context.authentication, ZapRequest(b"CURVE", credentials=(z85.decode(key),)))
+        await asker.told()
+    path.unlink()
+    await judge.generation()
+    judge.revoke(keys[1])
+    await guest.told()
+    # The other one was checked before it, and neither is a peer that connects.
+    assert (len(guest.revoked), of_the_file.revoked, judge.accepted, judge.refused) == (1, [], 2, 1)
+
+
+async def test_c5_the_check_of_connected_peers_has_no_part_in_the_guesses_of_their_address(
+    context: core.Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zap_client, "RECHECK_S", 0.001)
+    judge = context.authenticator = Authenticator(passwords={"admin": "secret", "other": "word"}, guesses_max=2)
+    others = [Asker() for _ in range(3)]
+    for asker in others:
+        asker.ask(context.authentication, ZapRequest(b"PLAIN", credentials=(b"other", b"word")))
+        await asker.told()
+    admin = Asker()
+    admin.ask(context.authentication)
+    await admin.told()
+    judge.set_password("other", None)
+    for asker in others:
+        await asker.told()
+        assert len(asker.revoked) == 1
+    again = Asker()
+    again.ask(context.authentication)
+    await again.told()
+    assert [reply.status_code for reply in again.verdicts if isinstance(reply, ZapReply)] == [b"200"], "three old passwords were no guesses"
+    for _ in range(2):
+        guess = Asker()
+        guess.ask(context.authentication, ZapRequest(b"PLAIN", credentials=(b"admin", b"?")))
+        await guess.told()
+    judge.set_password("third", "word")
+    judge.set_password("admin", None)
+    await admin.told()
+    await again.told()
+    assert (len(admin.revoked), len(again.revoked), judge.guesses_refused) == (1, 1, 0)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError])
