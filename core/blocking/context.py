@@ -145,10 +145,14 @@ class Context(Shadowable, SharedInstance, SocketDefaults):
         if self._shadow_obj is not None:
             self.underlying.term()
             return
-        LOOP.run(self._inner.term)
-        with self._changed:
-            self._changed.wait_for(lambda: not self._sockets)
-        LOOP.run(self._inner.wait_closed)
+        try:
+            LOOP.run(self._inner.term)
+            with self._changed:
+                self._changed.wait_for(lambda: not self._sockets)
+            LOOP.run(self._inner.wait_closed)
+        except BaseException:  # Ctrl-C, or what another signal handler raises
+            self.closed = False  # it can be called again
+            raise
         LOOP.release()
 
     def destroy(self, linger: int | None = None) -> None:
@@ -169,6 +173,7 @@ class Context(Shadowable, SharedInstance, SocketDefaults):
     def forked(self, parent: int) -> None:
         """Refuse every call in a child process, because the connections are its parent's."""
         self.parent = parent
+        self._changed = runtime.current().condition()  # another thread of the parent may have had its lock
 
     if not TYPE_CHECKING:  # a type checker would take any name for an option
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import atexit
 import inspect
-import os
 import threading
+from concurrent.futures import CancelledError
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from core.errors import ContextTerminated
+from core.runtime import runtime
+from core.runtime.forks import tell_of_forks
 from core.runtime.loop_thread import LoopThread
 from core.sockets.results.pending import Pending, PendingReceive
 
@@ -63,11 +65,19 @@ class SharedLoop:
     """
 
     def __init__(self) -> None:
+        self._exits = False  # the program is about to exit
+        self._begin()
+        tell_of_forks(self)
+
+    def _begin(self) -> None:
         self._lock = threading.RLock()
         self._users = 0
-        self._pid = 0
         self._thread: LoopThread | None = None
         self._receives: list[_Receive] = []  # of which the loop does not know yet that their threads have the message
+
+    def forked(self, parent: int) -> None:
+        """Begin anew in a child process, where another thread of the parent may have had the lock."""
+        self._begin()
 
     def acquire(self) -> None:
         """Count a user, and start the thread for the first; a forked child starts its own."""
@@ -78,8 +88,6 @@ class SharedLoop:
     def release(self) -> None:
         """End the thread after its last user; not from the thread itself, which a garbage collection may do."""
         with self._lock:
-            if self._pid != os.getpid():
-                return
             self._users = max(0, self._users - 1)
             if self._users or self._thread is None or self._thread.is_current():
                 return
@@ -88,7 +96,10 @@ class SharedLoop:
 
     def run(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Call a function on the loop and return its result, awaited if needed; Ctrl-C cancels it."""
-        return self._running().run(_awaited(call, *arguments, **options))
+        try:
+            return self._running().run(_awaited(call, *arguments, **options))
+        except CancelledError:
+            raise self._ended() from None
 
     def receive(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Run a receive on the loop and return its message; an error raised in this thread meanwhile loses none.
@@ -100,6 +111,8 @@ class SharedLoop:
         try:
             result = done.result()
             receive.has_result = True
+        except CancelledError:
+            raise self._ended() from None
         except BaseException:
             done.cancel()
             self.soon(partial(self._put_back, receive))
@@ -127,23 +140,37 @@ class SharedLoop:
     def soon(self, call: Callable[[], object]) -> None:
         """Call a function on the loop later; nothing happens if the loop has ended."""
         with self._lock:
-            if self._thread is not None and self._pid == os.getpid():
+            if self._thread is not None:
                 self._thread.call_soon(call)
 
     def end(self) -> None:
         """End the thread, whatever its users."""
         with self._lock:
             thread, self._thread = self._thread, None
-        if thread is not None and self._pid == os.getpid():
+        if thread is not None:
             thread.end()
 
+    def exit(self) -> None:
+        """End the thread for good, because the program exits."""
+        self._exits = True
+        self.end()
+
+    def _ended(self) -> ContextTerminated:
+        """Return the error of a call that has no loop any longer."""
+        # Threads that a program leaves in a call when it exits wait on, as with libzmq.
+        if self._exits and threading.current_thread() is not threading.main_thread():
+            runtime.current().event().wait()
+        return ContextTerminated()
+
     def _running(self) -> LoopThread:
+        if self._exits:
+            raise self._ended()
         with self._lock:
-            if self._thread is None or self._pid != os.getpid():
-                self._pid, self._users, self._receives = os.getpid(), 0, []
+            if self._thread is None:
+                self._users, self._receives = 0, []
                 self._thread = LoopThread("core blocking sockets", ContextTerminated)
             return self._thread
 
 
 LOOP: Final = SharedLoop()
-atexit.register(LOOP.end)
+atexit.register(LOOP.exit)

@@ -5,13 +5,19 @@ from __future__ import annotations
 import copy
 import gc
 import os
+import signal
+import subprocess
+import sys
 import threading
+from typing import Any
 
 import pytest
 
 import core
 import core.blocking as zmq
+from core.blocking import shared_loop
 from core.blocking.shared_loop import LOOP
+from core.runtime.loop_thread import LoopThread
 from tests.scenes.forked_child import in_child
 from tests.scenes.waiting import PATIENCE_S
 
@@ -106,6 +112,89 @@ def test_a_forked_child_gets_an_instance_of_its_own_and_no_use_of_its_parents() 
     assert in_child(receive) == "refused own"
     socket.close()
     context.term()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_child_that_was_forked_while_another_thread_made_a_context_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, forked, parent = threading.Event(), threading.Event(), os.getpid()
+
+    def loop_thread(*arguments: Any) -> LoopThread:
+        if os.getpid() == parent:
+            begun.set()
+            forked.wait(PATIENCE_S)
+        return LoopThread(*arguments)
+
+    monkeypatch.setattr(shared_loop, "LoopThread", loop_thread)
+    maker = threading.Thread(target=lambda: zmq.Context().term())
+    maker.start()
+    assert begun.wait(PATIENCE_S)
+
+    def make() -> str:
+        signal.alarm(int(PATIENCE_S))  # ends a child that waits for ever
+        with zmq.Context() as own, own.socket(zmq.PULL) as socket:
+            return repr(socket)
+
+    assert in_child(make) == "<core.blocking.Socket PULL>"
+    forked.set()
+    maker.join()
+
+
+def test_a_term_that_ctrl_c_interrupts_can_be_called_again() -> None:
+    context = zmq.Context()
+    socket = context.socket(zmq.PULL)
+    main = threading.get_ident()
+
+    def press() -> None:
+        with pytest.raises(zmq.ContextTerminated):
+            socket.recv()  # the term has begun
+        signal.pthread_kill(main, signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        context.term()
+    pressing.join()
+    assert not context.closed
+    socket.close()
+    context.term()
+    assert context.closed
+    assert loop_threads() == []
+
+
+LEFT = """
+import threading
+import core.blocking as zmq
+
+context = zmq.Context()
+there = threading.Barrier(4)
+
+def leave(wait):
+    socket = context.socket(zmq.PAIR)
+    there.wait()
+    while True:
+        try:
+            wait(socket)
+        except zmq.ZMQError as error:
+            print(error)
+
+def polled(socket):
+    poller = zmq.Poller()
+    poller.register(socket, zmq.POLLIN)
+    poller.poll()
+
+for wait in (lambda socket: socket.recv(), lambda socket: socket.send(b""), polled):
+    threading.Thread(target=leave, args=(wait,), daemon=True).start()
+there.wait()
+for _ in range(100):  # calls are served by turns
+    context.socket(zmq.PUB).close()
+print("end")
+"""
+
+
+def test_threads_that_are_left_waiting_at_the_end_of_a_program_say_nothing() -> None:
+    """As with libzmq: the process ends with them."""
+    done = subprocess.run([sys.executable, "-c", LEFT], capture_output=True, check=False, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, [b"end"], b"")
 
 
 def test_options_of_a_context() -> None:
