@@ -144,6 +144,9 @@ class SocketFactory(Protocol):
     def socket(self, socket_type: int, **options: Unpack[SocketSettings]) -> InnerSocket:
         """Make a socket."""
 
+    def inner_socket(self, socket_type: int, **options: Unpack[SocketSettings]) -> InnerSocket:
+        """Make a socket without the defaults of the context."""
+
 
 class Deferred(Protocol):
     """Endpoints that were bound or connected before an event loop ran."""

@@ -257,7 +257,8 @@ class Authenticator:
     async def _refresh(self) -> None:
         if self._file is not None:
             changed = await self._file.refresh()
-            self._generation += changed  # after the wait, because others may change it meanwhile
+            # After the wait, because others may change it meanwhile.
+            self._generation += changed
 
     # -- verdicts
 
@@ -350,7 +351,7 @@ class ZapHandler:
         self.malformed = self.put_off = 0
         self._questions_max = questions_max
         self._judge = judge
-        self._socket = context.socket(ROUTER, linger=0)
+        self._socket = context.inner_socket(ROUTER, linger=0)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:

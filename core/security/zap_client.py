@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from core.constants import DEALER
-from core.errors import HandshakeError
+from core.errors import HandshakeError, ZMQError
 from core.runtime.supervision import ONCE, cancel_all
 from core.zmtp.zap import STATUS_CODES, ZAP_ENDPOINT, Judge, ZapReply, ZapRequest, verdict_without_handler
 
@@ -71,7 +71,12 @@ class Authentication:
             return self._ask_judge(self.judge, request, answer, revoke)
         handler = self._inproc.bound(ZAP_ENDPOINT.removeprefix("inproc://"))
         if handler is not None:
-            return _Question(self._new_socket(DEALER, linger=0), request, answer).withdraw
+            try:
+                socket = self._new_socket(DEALER, linger=0)
+            except ZMQError as error:  # MAX_SOCKETS, or the context has ended
+                answer(ZapReply(b"300", str(error).encode()))
+                return lambda: None
+            return _Question(socket, request, answer).withdraw
         answer(verdict_without_handler(request.mechanism, enforce_domain=enforce_domain))
         return lambda: None
 

@@ -93,7 +93,7 @@ class Context(SharedInstance, SocketDefaults):
         self.random: Callable[[], float] = runtime.current().chance(seed).random
         self.inproc = InprocNames()
         self.supervisor = supervision.current()
-        self.authentication = Authentication(self.socket, self.inproc, self.supervisor)
+        self.authentication = Authentication(self.inner_socket, self.inproc, self.supervisor)
         self.exclusive_ipc = exclusive_ipc
         self.warnings = RateLimitedLog(logging.getLogger("core.socket"))
         self.security = security
@@ -179,6 +179,14 @@ class Context(SharedInstance, SocketDefaults):
             ContextTerminated: after `term`.
             ZMQError: EINVAL, no such type or option.
         """
+        settings = {**self._defaults, **cast("dict[str, OptionValue | str]", options)}
+        socket = self.inner_socket(socket_type, **cast("SocketSettings", settings))
+        if self._topic is not None and socket.socket_type == SUB:
+            socket.subscribe(self._topic)
+        return socket
+
+    def inner_socket(self, socket_type: int, **options: Unpack[SocketSettings]) -> Socket:
+        """Make a socket that has none of the defaults of the context, for its own use."""
         if self.parent:
             raise WrongOwner(msg=f"this context is of process {self.parent}, which was forked; make one in the child")
         if self.closed:
@@ -189,9 +197,7 @@ class Context(SharedInstance, SocketDefaults):
             raise ZMQError(EINVAL, f"no socket type {socket_type!r}") from None
         if len(self._sockets) >= self.max_sockets:
             raise ZMQError(errno.EMFILE, f"the context has {len(self._sockets)} open sockets, its limit max_sockets")
-        socket = self._socket_class(self, kind, {**self._defaults, **cast("dict[str, OptionValue | str]", options)})
-        if self._topic is not None and kind == SUB:
-            socket.subscribe(self._topic)
+        socket = self._socket_class(self, kind, cast("dict[str, OptionValue | str]", options))
         self._sockets[socket] = None
         return socket
 

@@ -149,7 +149,7 @@ class MonitorPair:
 
     def __init__(self, context: SocketFactory, address: str) -> None:
         self.missed = 0  # events dropped because the queue was full
-        self._pair = context.socket(c.PAIR, linger=0, sndhwm=EVENTS_MAX)
+        self._pair = context.inner_socket(c.PAIR, linger=0, sndhwm=EVENTS_MAX)
         try:
             self._pair.bind(address)
         except ZMQError:

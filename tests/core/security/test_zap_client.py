@@ -8,8 +8,9 @@ import pytest
 import core
 from core.errors import HandshakeError
 from core.security import zap_client
-from core.security.authenticator import Authenticator
+from core.security.authenticator import Authenticator, ZapHandler
 from core.security.zap_client import Authentication, Revoking
+from core.sockets.monitor import recv_monitor_message
 from core.zmtp import z85
 from core.zmtp.zap import ZAP_ENDPOINT, ZapReply, ZapRequest
 from tests.scenes.waiting import eventually
@@ -89,6 +90,43 @@ async def test_a_handler_is_asked_on_a_socket_for_each_question(context: core.Co
         await handler.send_multipart(ZapReply(b"200", user_id=b"%d" % number).encode(requests[number]))
         await askers[number].told()
     assert [asker.verdicts for asker in askers] == [[ZapReply(b"200", user_id=b"0")], [ZapReply(b"200", user_id=b"1")]]
+
+
+@pytest.mark.parametrize("name,value", [("identity", b"name"), ("hello_msg", b"hello"), ("probe_router", 1)])
+async def test_defaults_of_the_context_are_not_for_its_own_sockets(context: core.Context, name: str, value: bytes | int) -> None:
+    setattr(context, name, value)
+    begun, gate = [], asyncio.Event()
+
+    async def judge(request: ZapRequest) -> ZapReply:
+        begun.append(request)
+        await gate.wait()
+        return ZapReply(b"200")
+
+    async with ZapHandler(context, judge) as handler:
+        askers = [Asker(), Asker()]
+        for asker in askers:
+            asker.ask(context.authentication)
+        await eventually(lambda: len(begun) == 2)
+        gate.set()
+        for asker in askers:
+            await asker.told()
+    assert [asker.verdicts for asker in askers] == [[ZapReply(b"200")]] * 2
+    assert handler.malformed == 0
+    with context.socket(core.PAIR) as watched:
+        events = watched.get_monitor_socket()
+        watched.bind("tcp://127.0.0.1:*")
+        assert (await recv_monitor_message(events))["event"] == core.Event.LISTENING
+        events.close()
+
+
+async def test_a_peer_that_cannot_be_asked_about_may_come_again(context: core.Context) -> None:
+    handler = context.socket(core.ROUTER)
+    handler.bind(ZAP_ENDPOINT)
+    context.max_sockets = 1
+    asker = Asker()
+    forget = asker.ask(context.authentication)
+    assert [verdict.status_code for verdict in asker.verdicts if isinstance(verdict, ZapReply)] == [b"300"]
+    forget()
 
 
 async def test_a_handlers_nonsense_is_an_error_and_only_its_first_word_counts(context: core.Context) -> None:
