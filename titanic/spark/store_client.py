@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import msgpack
 
@@ -119,5 +120,6 @@ def close_all(client: SyncClient, uuids: Iterable[bytes], window: int) -> None:
         continue
 
 
-def stage_of(batch: str, partition: int, attempt: int) -> str:
-    return f"{batch}/{partition}/{attempt}"
+def stage_of(batch: str, partition: int) -> str:
+    """Return a name that no other attempt has: each driver numbers its attempts from 0."""
+    return f"{batch}/{partition}/{uuid4().hex}"

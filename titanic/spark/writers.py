@@ -1,7 +1,7 @@
 """Rows of a DataFrame as stored requests, all of a job or none.
 
 Every attempt of a task stages its rows under its own name, which is in its commit message. The driver commits the names of the winning
-attempts in one request; rows of failed and speculative attempts are dropped by the abort or when they expire. Spark makes a stream's
+attempts in one request; rows of other attempts are dropped by the abort or after the commit, or when they expire. Spark makes a stream's
 writer anew in every process, so the name of a batch comes from the task's local properties: a micro-batch that is written again after a
 crash has the same name, and the store recognises it.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ try:
 except ImportError:
     raise SparkTooOld("the data source titanic", "4.1") from None
 
+import mdp
 from mdp.batch.tables import APART, KEY, encode_batch
 from mdp.spark.batches.cutter import cut
 from mdp.spark.rows.request_keys import PartitionKeys, micro_batch_of, short_key
@@ -76,9 +78,11 @@ class _Writer:
         self.columns = columns
         self.request = settings.request or tuple(columns)
 
-    def stage(self, batches: Iterator[pa.RecordBatch], batch: str, partition: int, attempt: int) -> Staged:
+    def stage(self, batches: Iterator[pa.RecordBatch], batch: str) -> Staged:
         """Stage the rows of one task; raises BatchRefused, mdp.RequestError."""
-        staged = Staged(batch, stage_of(batch, partition, attempt), 0, 0)
+        context = TaskContext.get()
+        partition = 0 if context is None else context.partitionId()
+        staged = Staged(batch, stage_of(batch, partition), 0, 0)
         keys = PartitionKeys(batch, partition)
         ttl_ms = b"%d" % round(self.settings.stage_ttl_s * 1000)
         head = (staged.stage.encode(), ttl_ms, self.settings.service.encode())
@@ -129,6 +133,8 @@ class _Writer:
         batch, rows = staged[0].batch, sum(message.rows for message in staged)
         with self.settings.client() as client:
             summary = commit(client, batch, [(message.stage, message.chunks) for message in staged])
+            with suppress(mdp.RequestError):  # drops what other attempts have staged, those of a driver that died too
+                client.request(BATCH, b"abort", batch.encode(), wait=True)
         if summary["refused"]:
             log.error("batch %s: %d of %d rows were refused, their keys were used for other requests", batch, summary["refused"], rows)
         if summary["again"] and not summary["closed"] and summary["rows"] != rows:
@@ -150,7 +156,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self.batch = settings.batch or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return self.stage(iterator, self.batch, *_task())
+        return self.stage(iterator, self.batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self.commit_staged(messages, replay=False)
@@ -166,7 +172,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         query, number = micro_batch_of(TaskContext.get())
         if number is None or query is None:
             raise BadOption("batch", "Spark does not name the micro-batch and query")
-        return self.stage(iterator, f"{self.settings.batch or query}:{number}", *_task())
+        return self.stage(iterator, f"{self.settings.batch or query}:{number}")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the rows of a micro-batch; one that was committed before is recognised."""
@@ -176,11 +182,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Drop the rows staged by a micro-batch; without a message its name is unknown, and the rows expire."""
         for batch in {message.batch for message in messages if isinstance(message, Staged)}:
             self.drop_staged(batch)
-
-
-def _task() -> tuple[int, int]:
-    context = TaskContext.get()
-    return (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
 
 
 def _replied(outcome: Outcome) -> list[bytes]:

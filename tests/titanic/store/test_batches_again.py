@@ -1,7 +1,4 @@
-"""titanic.store.batches: a job that is run again stages the same rows under the same names (SPB-12).
-
-Spark numbers its attempts anew in each driver.
-"""
+"""titanic.store.batches: what was dropped is staged again under the same name (SPB-12)."""
 
 from __future__ import annotations
 
