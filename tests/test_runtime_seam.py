@@ -60,7 +60,6 @@ PAST: dict[str, tuple[str, ...]] = {
     TICKETS: (
         "titanic/tickets.py open",
         "titanic/tickets.py read_bytes",
-        "titanic/tickets.py write_text",
     ),
     KEYS: (
         "core/auth/certificates.py open",

@@ -158,8 +158,8 @@ class Ticket:
             if code != 200:
                 raise _unavailable(reason)
             self._closed = True
-            if self._client.book is not None:
-                await self._client.book.remove(self.uuid)
+        if self._client.book is not None:
+            await self._client.book.remove(self.uuid)
 
 
 class Outcome(NamedTuple):
@@ -299,7 +299,7 @@ class Client:
             if octets is None:
                 self._count += 1
                 octets = b"%s-%d" % (self._origin, self._count)
-            head = tsp.encode_options(tsp.Options(octets, round(delay * 1000), round(ttl * 1000), attempts, texts))
+            head = tsp.encode_options(tsp.Options(octets, _whole_ms(delay), _whole_ms(ttl), attempts, texts))
         reply = await self.ask(tsp.REQUEST, *head, target, *(frames or (b"",)))
         code, reason = _status_of(reply)
         if code == 200 and len(reply) == 2 and tsp.parse_uuid(reply[1], hyphens=True) is not None:
@@ -429,6 +429,11 @@ class Client:
     async def mmi(self, name: str, *body: str) -> str:
         """Query the broker; see `mdp.Client.mmi`."""
         return await self._client.mmi(name, *body)
+
+
+def _whole_ms(seconds: float) -> int:
+    """Return milliseconds, 0 for 0 only, which is no limit."""
+    return round(seconds * 1000) or (seconds > 0) - (seconds < 0)
 
 
 def _takes(frames: Sequence[bytes], extension: bytes) -> tuple[int, bool]:

@@ -63,7 +63,8 @@ class TicketFile:
 
     def _rewrite(self) -> None:
         fresh = self.path.with_name(self.path.name + ".tmp")
-        fresh.write_text("".join(json.dumps(row) + "\n" for row in self.open.values()), encoding="utf-8")
+        fresh.unlink(missing_ok=True)
+        cold_files.append_now(fresh, "".join(json.dumps(row) + "\n" for row in self.open.values()).encode())
         fresh.replace(self.path)
 
     async def add(self, uuid: str, service: str, key: str | None) -> None:
@@ -74,7 +75,7 @@ class TicketFile:
             self.open[uuid] = row
             try:
                 await self._write(row)
-            except OSError:
+            except BaseException:  # cancelled, too: what is not in the file is recorded when it comes again
                 self.open.pop(uuid, None)
                 raise
 
@@ -84,7 +85,7 @@ class TicketFile:
         if row is not None:
             try:
                 await self._write({"closed": uuid})
-            except OSError:
+            except BaseException:
                 self.open[uuid] = row
                 raise
 

@@ -127,3 +127,44 @@ async def test_a_client_takes_up_where_another_left_off(tmp_path: Path) -> None:
                 assert client.tickets() == []
             await asyncio.sleep(0)
             assert store.index.entries == {}
+
+
+async def test_a_ticket_whose_recording_was_cancelled_is_recorded_when_it_is_submitted_again(tmp_path: Path) -> None:
+    """A submit that waits for the file gives up; with the same key it returns the same ticket."""
+    path = tmp_path / "book"
+    book = TicketFile(path)
+    await book.add("A", "echo", None)
+    for change in (book.add("B", "echo", None), book.remove("A")):
+        writing = asyncio.ensure_future(book.add("C", "echo", None))  # has the file
+        waits = asyncio.ensure_future(change)
+        await asyncio.sleep(0)
+        waits.cancel()
+        await asyncio.wait([waits, writing])
+        await book.remove("C")
+    await book.add("B", "echo", None)
+    await book.remove("A")
+    assert list(TicketFile(path).load_now()) == ["B"]
+
+
+@pytest.mark.faults
+async def test_a_ticket_that_was_closed_is_taken_out_of_the_book_when_it_is_closed_again(tmp_path: Path) -> None:
+    """The first time the disk was full; the next client would wait for a request that is not there."""
+    path = tmp_path / "book"
+    async with mdp.Broker() as broker:
+        endpoint = broker.bind("tcp://127.0.0.1:*")
+        async with titanic.Service(endpoint, titanic.Store(None, None)), titanic.Client(endpoint, book=path) as client:
+            ticket = await client.submit("echo", b"one", key="k")
+            with room_for(path, 5), pytest.raises(OSError, match="large"):
+                await ticket.close()
+            await ticket.close()
+            assert client.tickets() == []
+    assert list(TicketFile(path).load_now()) == []
+
+
+def test_a_book_that_is_written_anew_is_still_for_its_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "book"
+    rows = [*({"open": f"{n}"} for n in range(REWRITE_LINES)), *({"closed": f"{n}"} for n in range(REWRITE_LINES))]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.chmod(0o600)
+    TicketFile(path).load_now()
+    assert (path.read_text().strip(), path.stat().st_mode & 0o777) == ("", 0o600)

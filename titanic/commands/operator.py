@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +35,7 @@ from titanic.store.status import PAGE_MAX as ROWS_AT_ONCE
 from titanic.store.status import entry_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from core.security.credentials import Secured
     from titanic.client import Client
@@ -276,10 +277,20 @@ def export(store: str, output: str | None, form: str) -> None:
     """Write every request that is not closed, with its body and its reply or the reason why there is none."""
     if output is None and form == "parquet":
         raise click.UsageError("Parquet needs --output FILE")
-    with _held(store, ReadingDisk) as disk:
-        rows = export_rows(disk, runtime.current().wall_ns() // 1_000_000)
+    with closing(_exported(store)) as rows:
+        first = list(islice(rows, 1))  # a store that cannot be read leaves an earlier file as it is
         try:
             with Path(output).open("wb") if output else nullcontext(sys.stdout.buffer) as file:
-                write_rows(rows, form, file)
+                write_rows(chain(first, rows), form, file)
         except ImportError as error:
             raise BadConfig(f"{error.name} is not installed; pip install pyarrow, or use another --format") from None
+        except OSError as error:
+            if output is None:
+                raise
+            raise DiskFailed(file_problem(error, output)) from None
+
+
+def _exported(store: str) -> Generator[dict[str, Any], None, None]:
+    """Read a store while it is locked; errors of its directory are raised here, apart from those of the output."""
+    with _held(store, ReadingDisk) as disk:
+        yield from export_rows(disk, runtime.current().wall_ns() // 1_000_000)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgpack
@@ -33,7 +34,6 @@ from titanic.store.store import Store
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from functools import partial
-    from pathlib import Path
 
     from click.testing import Result
 
@@ -344,3 +344,19 @@ def test_two_may_read_at_once_and_a_store_in_use_is_not_read(store: Path) -> Non
         ReadingDisk(store).lock()
     assert caught.value.pid == os.getpid()
     writer.unlock()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+@pytest.mark.parametrize("form", ["jsonl", "msgpack", "parquet"])
+def test_an_export_that_cannot_be_written_is_no_fault_of_the_store(store: Path, form: str) -> None:
+    code, _, err = exit_code("export", "--store", store, "--output", "/dev/full", "--format", form)
+    assert (code, err) == (74, "titanic: /dev/full: No space left on device; free some space or choose another path\n")
+
+
+def test_a_store_that_cannot_be_read_leaves_an_earlier_export_as_it_is(store: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    earlier = tmp_path_factory.mktemp("exports") / "rows"
+    earlier.write_text("earlier")
+    for file in store.iterdir():
+        file.write_bytes(b"of no store")
+    assert exit_code("export", "--store", store, "--output", earlier)[0] == 3
+    assert earlier.read_text() == "earlier"

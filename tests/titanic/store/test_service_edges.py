@@ -270,3 +270,11 @@ async def test_a_request_that_is_being_closed_is_not_delivered(scene: Scene) -> 
             await closing
             assert await (await client.submit("late", b"second")).result(PATIENCE_S) == [b"second"]
     assert calls == [b"second"]
+
+
+@pytest.mark.parametrize(("ttl", "error"), [(0.0004, titanic.Expired), (-0.0004, titanic.BadRequest), (-1.0, titanic.BadRequest)])
+async def test_what_is_left_of_a_time_is_never_no_limit(scene: Scene, ttl: float, error: type[Exception]) -> None:
+    """Less than half a millisecond was kept for ever; a time that is over is refused."""
+    async with scene.store(), scene.client() as client:
+        with pytest.raises(error):
+            await (await client.submit("absent", b"x", ttl=ttl)).result(100)
