@@ -27,7 +27,7 @@ from core.daemon.metrics import figures_page
 from core.daemon.option_fields import FiniteRange, arguments, field_options, options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
-from core.daemon.terminal import json_frame, json_option, read_frames, write_frames, write_json
+from core.daemon.terminal import json_frame, json_option, read_frames, write_frames, write_json, write_line
 from core.rpc.control_socket import NoAnswer
 from core.rpc.handlers import handler_option
 from core.runtime.event_loop import run as run_loop
@@ -248,7 +248,7 @@ def _print(status: dict[str, Any], as_json: bool) -> None:
             value = " ".join(f"{key}={_word(item)}" for key, item in value.items())
         elif isinstance(value, list):
             value = ", ".join(" ".join(_word(item) for item in entry.values() if item != "") for entry in value)
-        click.echo(f"{name}: {_word(value)}".rstrip())
+        write_line(f"{name}: {_word(value)}".rstrip())
 
 
 def _word(value: object) -> str:

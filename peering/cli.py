@@ -17,7 +17,7 @@ from core.daemon.metrics import Table, figures_page
 from core.daemon.option_fields import FiniteRange, arguments, build, field_options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
-from core.daemon.terminal import json_option, write_json
+from core.daemon.terminal import json_option, write_json, write_line
 from core.errors import ZMQError
 from core.rpc.control_socket import NoAnswer
 from core.runtime.event_loop import run as run_loop
@@ -218,10 +218,10 @@ def status(
         return
     for key, value in found.items():
         if not isinstance(value, dict):
-            click.echo(f"{key}: {str(value).lower() if isinstance(value, bool) else value}")
+            write_line(f"{key}: {str(value).lower() if isinstance(value, bool) else value}")
     for peer, facts in _table(found.get("peers")).items():
         state = "up" if facts.get("up") else "down"
-        click.echo(f"peer {peer}: {state} capacity={facts.get('capacity')} lent={facts.get('lent')}")
+        write_line(f"peer {peer}: {state} capacity={facts.get('capacity')} lent={facts.get('lent')}")
 
 
 def _table(value: object) -> dict[str, dict[str, Any]]:

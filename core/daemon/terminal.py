@@ -52,6 +52,11 @@ def write_frames(frames: Sequence[bytes]) -> None:
         click.echo(printable(frame.decode("utf-8", "backslashreplace")) if terminal else frame)
 
 
+def write_line(text: str) -> None:
+    """Write a line that may have texts of peers: control characters are escaped."""
+    click.echo(printable(text))
+
+
 def json_option(text: str = "Print one JSON object.") -> Decorator:
     """Return an option --json; the function gets `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help=text)

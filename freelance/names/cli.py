@@ -18,7 +18,7 @@ from core.daemon.metrics import figures_page
 from core.daemon.option_fields import field_options, options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
-from core.daemon.terminal import json_option, write_json
+from core.daemon.terminal import json_option, write_json, write_line
 from core.runtime.event_loop import run as run_loop
 from freelance.errors import CatalogFull, MalformedMessage, NamesRefused, NoServer
 from freelance.names.resolver import Listing, Names
@@ -173,7 +173,11 @@ def get(name: str | None, as_json: bool, **asking: Any) -> None:
     """Print the endpoints of a name, one a line; without NAME, all names."""
     if name is None:
         found = _ask(lambda client: client.names(), **asking)
-        write_json({"names": found}) if as_json else click.echo("".join(f"{one}\n" for one in found), nl=False)
+        if as_json:
+            write_json({"names": found})
+        else:
+            for one in found:
+                write_line(one)
         return
     wanted = name
     listing = _ask(lambda client: client.get(wanted), **asking)
@@ -209,7 +213,7 @@ def _show(name: str, listing: Listing, as_json: bool) -> None:
         return
     for role, endpoints in (("bind", listing.bind), ("connect", listing.connect)):
         for endpoint in endpoints:
-            click.echo(f"{role} {endpoint}")
+            write_line(f"{role} {endpoint}")
 
 
 def _ask(

@@ -397,7 +397,10 @@ class Dispatcher(WorkerLifecycle):
                 self.request_table.send(peer, _HEARTBEAT)
             if self.request_table.sweep(now):
                 self._sweep_at = now
-            self.counters.services_forgotten += self.directory.forget_idle(now)
+            forgotten = self.directory.forget_idle(now)
+            self.counters.services_forgotten += forgotten
+            if forgotten and self.request_table.recorder is not None:
+                self.request_table.recorder.keep(self.directory.services)
 
     def deadline(self) -> float:
         """Return when `tick` is due; the next sweep is the latest time."""

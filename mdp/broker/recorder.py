@@ -16,7 +16,7 @@ from mdp.wire.commands import ID_BYTES, printable
 from mdp.wire.options import decode_request_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from mdp.broker.requests.records import Request, Worker
 
@@ -177,9 +177,10 @@ class Recorder:
         if self._on_block is not None:
             self._on_block(Block(WORKER_LOST, 1, self.now, worker.service.name, worker.peer, code=why))
 
-    def forget(self, names: Sequence[bytes]) -> None:
-        for name in names:
-            self.latencies.pop(name, None)
+    def keep(self, services: Collection[bytes]) -> None:
+        """Forget the latencies of all other services."""
+        for name in [name for name in self.latencies if name not in services]:
+            del self.latencies[name]
 
     def _note(self, kind: int, service: bytes, code: str, text: str) -> None:
         self.errors.append(RecentError(self.now, kind, printable(service), code, _reason(text)))

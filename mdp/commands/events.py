@@ -14,7 +14,7 @@ from core.daemon.command import SECONDS, Command, Group
 from core.daemon.exit_codes import RequestFailed
 from core.daemon.logs import utc_text
 from core.daemon.option_fields import options
-from core.daemon.terminal import json_option, write_json
+from core.daemon.terminal import json_option, write_json, write_line
 from mdp.eventlog.files import logs_in, read_events
 from mdp.eventlog.format import HEADER_BYTES, KINDS, Block, decode_blocks, decode_header, events_of
 from mdp.eventlog.tail import LogRemoved, Place, end_of_log, runs
@@ -128,16 +128,16 @@ def _print(event: Event, as_json: bool) -> None:
         return
     words = [utc_text(event.time / 1e6), f"{event.kind:<12}", event.service or "-", event.request_id or "-"]
     words += [f"worker {event.worker or '-'}", f"queue {_ms(event.queue_us)}", f"service {_ms(event.service_us)}", event.code, event.text]
-    click.echo("  ".join(word for word in words if word))
+    write_line("  ".join(word for word in words if word))
 
 
 def _print_way(event: Event) -> None:
     """Print the steps of one request, with the time since the one before."""
-    click.echo(f"request {event.request_id} of client {event.client or '-'} to {event.service}")
+    write_line(f"request {event.request_id} of client {event.client or '-'} to {event.service}")
     before = event.accepted_at
     steps = [("accepted", event.accepted_at), (f"given to worker {event.worker}, attempt {event.attempts}", event.dispatched_at)]
     for text, at in [*steps, (" ".join(filter(None, (event.kind, event.code))), event.time)]:
         if at is not None:
-            click.echo(f"  {utc_text(at / 1e6)}  {'' if before is None else '+' + _ms(at - before):>12}  {text}")
+            write_line(f"  {utc_text(at / 1e6)}  {'' if before is None else '+' + _ms(at - before):>12}  {text}")
             before = at
-    click.echo(f"  {event.request_bytes} bytes asked, {event.reply_bytes} bytes answered{', ' + event.text if event.text else ''}")
+    write_line(f"  {event.request_bytes} bytes asked, {event.reply_bytes} bytes answered{', ' + event.text if event.text else ''}")

@@ -64,14 +64,8 @@ class BrokerMetrics:
         services = islice(self.recorder.latencies.items(), SERIES_MAX)
         return self.clock(), self.broker.machine.counters.replies, {name: [*latency.counts] for name, latency in services}
 
-    def _forget(self) -> None:
-        """Forget latencies of services that are gone, and with them their series."""
-        known = self.broker.machine.directory.services
-        self.recorder.forget([name for name in self.recorder.latencies if name not in known])
-
     def snapshot(self) -> Snapshot:
         """Return the figures of the page; its counters are those of `mmi.stats`."""
-        self._forget()
         if self.clock() - self._marks[1][0] >= WINDOW_S:
             self._marks = [self._marks[1], self._mark()]
         since, replies, before = self._marks[0]
@@ -121,7 +115,6 @@ class BrokerMetrics:
         return [[round(now - error.at, 1), KINDS[error.kind], error.service, error.code, error.text] for error in errors]
 
     def families(self) -> list[Family]:
-        self._forget()
         stats = self.broker.stats
         single = Family.single
         found = [

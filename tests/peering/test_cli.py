@@ -133,3 +133,12 @@ def test_a_simulation_that_loses_says_so(programs: Programs) -> None:
     ended = programs.run("peering", "simulate", "--requests", "4", *slow)
     assert ended.code == 1
     assert "tasks were lost" in ended.err
+
+
+def test_control_characters_of_another_broker_are_escaped(programs: Programs, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    with context.socket(zmq.REP) as other:
+        other.bind(f"ipc://{programs.folder}/other.ipc")
+        asked = programs.start("peering", "status", "--control", "ipc://other.ipc")
+        other.recv()
+        other.send_multipart([b"200", json.dumps({"name": "\x1b[2J", "peers": {"a\nb": {"up": True}}}).encode()])
+        assert asked.end().lines == ["name: \\x1b[2J", "peer a\\nb: up capacity=None lent=None"]

@@ -320,7 +320,9 @@ def test_a_broker_without_event_log_has_latencies_and_errors() -> None:
         assert recorder.latencies[b"echo"].total_s == pytest.approx(4.0)
         assert [(error.code, error.service) for error in recorder.errors] == [("NO_SERVICE", "nobody"), ("workers_lost", "echo")]
         assert recorder.failed == {"NO_SERVICE": 1}
-        recorder.forget([b"echo", b"nobody"])
+        recorder.keep({b"echo": 1})
+        assert [*recorder.latencies] == [b"echo"]
+        recorder.keep({b"other": 1})
         assert recorder.latencies == {}
 
 

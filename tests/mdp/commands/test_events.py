@@ -80,6 +80,16 @@ def test_trace_shows_the_steps_of_a_request(directory: Path) -> None:
     assert "no event of it" in result.output
 
 
+def test_control_characters_of_peers_are_escaped_on_the_terminal(tmp_path: Path) -> None:
+    with EventLogWriter(tmp_path) as writer:
+        writer.append(block(FAILED, 2, code="\x1b[2J", text="left\nforged"))
+    (line,) = printed("events", "show", str(tmp_path))
+    assert line.endswith("  \\x1b[2J  left\\nforged")
+    way = printed("trace", "0000000000000002", str(tmp_path))
+    assert way[3].endswith("  failed \\x1b[2J")
+    assert way[4].endswith(", left\\nforged")
+
+
 def test_the_logs_of_all_shards_are_read_as_one(tmp_path: Path) -> None:
     for shard, numbers in enumerate(((1, 4), (2, 3), ())):
         with EventLogWriter(shard_log(tmp_path, shard)) as writer:

@@ -9,11 +9,16 @@ import pytest
 import mdp
 import mdp.testing
 from mdp.observe.broker_metrics import BrokerMetrics
+from tests.scenes.waiting import eventually
 
 
 @mdp.service("refuses")
 async def refuses(what: str) -> str:
     raise mdp.HandlerError(code="NOT_IN_STOCK", text=f"no {what} left")
+
+
+async def answers(request: mdp.Request) -> bytes:
+    return b""
 
 
 async def test_failed_requests_are_counted_by_code_and_shown_with_their_reason() -> None:
@@ -63,3 +68,16 @@ async def test_deadlines_and_lost_workers_have_a_reason_too() -> None:
         assert reasons["WORKER_LOST"] == "the request may be given to one worker only"
         assert reasons.get("DEADLINE_EXCEEDED", "running") == "running"
         assert recorder.failed["WORKER_LOST"] == 1
+
+
+async def test_latencies_of_services_that_are_forgotten_are_forgotten_too_though_no_page_is_read() -> None:
+    async with mdp.testing.broker(refuses, service_idle_ms=1, heartbeat_ms=50) as local:
+        recorder = local.broker.watch()
+        for name in ("first", "second"):
+            await local.add_worker(name, answers)
+            await local.client.request(name, b"x")
+            assert name.encode() in recorder.latencies
+            await local.lose_worker(name)
+        await local.add_worker("stays", answers)
+        await local.client.request("stays", b"x")
+        await eventually(lambda: [*recorder.latencies] == [b"stays"])
