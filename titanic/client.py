@@ -140,10 +140,10 @@ class Ticket:
                 wait_ms = b"%d" % max(1, round(wait_s * 1000))
                 return await client.ask(tsp.WAIT, uuid, wait_ms, timeout=wait_s + client.timeout_s, attempts=1)
             except mdp.NoService:
-                if await client.mmi("service", tsp.REPLY.decode()) == "200":
-                    client.store_waits = False
-                else:
+                # A store that takes options has titanic.wait too: it is registering its services.
+                if await client.mmi("service", tsp.REPLY.decode()) != "200" or await client._ask_what_it_takes(refuse=False):
                     raise
+                client.store_waits = False
         return await client.ask(tsp.REPLY, uuid)
 
     async def close(self) -> None:

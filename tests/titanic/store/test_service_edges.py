@@ -18,6 +18,7 @@ from titanic.journal.ownership import Mark
 from titanic.mirror.replica_link import MirrorTerms
 from titanic.store.deferred_worker import DeferredWorker
 from titanic.store.service import STALLED_S
+from titanic.wire import tsp
 
 if TYPE_CHECKING:
     import mdp
@@ -278,3 +279,29 @@ async def test_what_is_left_of_a_time_is_never_no_limit(scene: Scene, ttl: float
     async with scene.store(), scene.client() as client:
         with pytest.raises(error):
             await (await client.submit("absent", b"x", ttl=ttl)).result(100)
+
+
+async def test_a_store_that_registers_its_services_is_not_taken_for_one_that_cannot_wait(scene: Scene) -> None:
+    """Its titanic.wait came a moment after its titanic.reply: the client polled for ever, with replies up to 5 s late."""
+    asked, can_wait = asyncio.Event(), asyncio.Event()
+
+    async def reply(request: mdp.Request) -> list[bytes]:
+        if request.body == [tsp.EXTENSIONS]:
+            asked.set()
+            return [tsp.OK, *tsp.EXTENSIONS_KNOWN]
+        asked.set()
+        await can_wait.wait()
+        return [tsp.OK, b"polled"]
+
+    async def wait(request: mdp.Request) -> list[bytes]:
+        return [tsp.OK, b"waited"]
+
+    async with scene.worker(tsp.REPLY.decode(), reply) as first, scene.client() as client:
+        await eventually(lambda: first.connected)
+        result = asyncio.ensure_future(client.ticket("A" * 32).result(100))
+        await asked.wait()
+        async with scene.worker(tsp.WAIT.decode(), wait) as second:
+            await eventually(lambda: second.connected)
+            can_wait.set()
+            assert await result == [b"waited"]
+        assert client.store_waits
