@@ -66,6 +66,7 @@ class Child:
         self.ready = False
         self.was_ready = False  # any process of this child
         self.starts = 0
+        self.rereads = False  # its files, as soon as it serves: they were changed while it started
         self.wake = asyncio.Event()  # ends the wait before a restart
 
     @property
@@ -148,6 +149,13 @@ class Children:
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGINT)
 
+    def reread(self) -> None:
+        """Let all processes read their files again; a signal would end one that starts."""
+        for child in self.all:
+            child.rereads = not child.ready
+            if child.ready:
+                child.signal(signal.SIGHUP)
+
     def restart_all(self) -> None:
         """Stop all processes in their orderly way and start new ones; at once where none runs."""
         for child in self.all:
@@ -220,7 +228,7 @@ class Children:
         """Run one process to its end; return its exit code, negative for a signal."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        child.channel = ours
+        child.channel, child.rereads = ours, False
         process: Process | None = None
         try:
             with theirs:
@@ -273,6 +281,8 @@ class Children:
             child.ready = child.was_ready = True
             log.info("process serves", extra={"process_number": child.number, "pid": child.pid})
             self._news.set()
+            if child.rereads:
+                child.signal(signal.SIGHUP)
             if self._on_change is not None:
                 self._on_change(child)
         if self._on_message is not None:

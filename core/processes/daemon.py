@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import signal
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
@@ -143,7 +142,7 @@ def pass_on_reload(children: Children) -> Callable[[], Callable[[], Sequence[str
     """Return a function for `Daemon.on_reload` that lets the processes read their files again; the parent has found them valid."""
 
     def apply() -> Sequence[str]:
-        children.signal(signal.SIGHUP)
+        children.reread()
         return ()
 
     return lambda: apply

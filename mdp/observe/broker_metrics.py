@@ -60,9 +60,9 @@ class BrokerMetrics:
             return "draining"
         return str(self.more().get("trouble") or "")  # of a pair: why it cannot take over
 
-    def _mark(self) -> tuple[float, int, dict[bytes, list[int]]]:
-        services = islice(self.recorder.latencies.items(), SERIES_MAX)
-        return self.clock(), self.broker.machine.counters.replies, {name: [*latency.counts] for name, latency in services}
+    def _mark(self) -> tuple[float, int, dict[Latency, list[int]]]:
+        latencies = islice(self.recorder.latencies.values(), SERIES_MAX)
+        return self.clock(), self.broker.machine.counters.replies, {latency: [*latency.counts] for latency in latencies}
 
     def snapshot(self) -> Snapshot:
         """Return the figures of the page; its counters are those of `mmi.stats`."""
@@ -95,9 +95,9 @@ class BrokerMetrics:
             return {}
         return {"events_written": self.log.written, "events_dropped": self.log.dropped, "event_log": self.log.trouble or "written"}
 
-    def _service_row(self, service: Service, before: Mapping[bytes, list[int]]) -> list[float | str | None]:
+    def _service_row(self, service: Service, before: Mapping[Latency, list[int]]) -> list[float | str | None]:
         latency = self.recorder.latencies.get(service.name)
-        parts = [None if latency is None else latency.percentile(part, before.get(service.name)) for part in (0.5, 0.99, 0.999)]
+        parts = [None if latency is None else latency.percentile(part, before.get(latency)) for part in (0.5, 0.99, 0.999)]
         workers = service.workers.values()
         return [
             printable(service.name),

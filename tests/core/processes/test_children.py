@@ -170,6 +170,20 @@ async def test_a_child_that_is_killed_before_it_has_read_that_it_should_stop_is_
     assert supervisor.faults == {}
 
 
+async def test_a_child_that_starts_reads_its_files_again_when_it_serves(tmp_path: Path) -> None:
+    go, again = tmp_path / "go", tmp_path / "again"
+    slow = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n" + PROGRAM.replace(
+        "    parent.watch", f"    loop.add_signal_handler(signal.SIGHUP, open, {str(again)!r}, 'x')\n    parent.watch"
+    )
+    async with asyncio.timeout(PATIENCE_S), Children(1, program(slow), name="child") as children:
+        await eventually(lambda: children.all[0].starts == 1)
+        children.reread()
+        go.touch()
+        await children.until_ready()
+        await eventually(again.exists)
+        assert children.all[0].starts == 1
+
+
 async def test_children_end_when_their_parent_is_killed() -> None:
     parent = f"""
 import asyncio, sys

@@ -81,3 +81,19 @@ async def test_latencies_of_services_that_are_forgotten_are_forgotten_too_though
         await local.add_worker("stays", answers)
         await local.client.request("stays", b"x")
         await eventually(lambda: [*recorder.latencies] == [b"stays"])
+
+
+async def test_percentiles_of_a_service_that_was_forgotten_begin_anew() -> None:
+    async with mdp.testing.broker(refuses, services={"back": answers}) as local:
+        recorder = local.broker.watch()
+        now = [0.0]
+        metrics = BrokerMetrics(local.broker, recorder, lambda: now[0])
+        for _ in range(9):
+            await local.client.request("back", b"x")
+        for now[0] in (10.0, 20.0):  # two marks with these requests
+            metrics.snapshot()
+        recorder.keep(())
+        recorder.latencies[b"back"].add(7.0)
+        (services,) = [table for table in metrics.snapshot().tables if table.title == "Services"]
+        rows = {row[0]: dict(zip(services.columns, row, strict=True)) for row in services.rows}
+        assert rows["back"]["p50 ms"] == pytest.approx(7000, rel=0.2)
