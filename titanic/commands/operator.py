@@ -260,12 +260,24 @@ def _rows_at(
         if status:
             return [state]
         _say_state(state["state"], state["problems"])
-        rows: list[dict[str, Any]] = []
-        while page := await client.look("requests", service or "", len(rows), ROWS_AT_ONCE):
-            rows += page
-        return rows
+        return await _all_rows(client, service or "")
 
     yield from ask(talk, brokers, uvloop, security=security)
+
+
+async def _all_rows(client: Client, service: str) -> list[dict[str, Any]]:
+    """Read all pages; what is closed between two of them moves the places of the others down."""
+    rows: dict[str, dict[str, Any]] = {}
+    start, back = 0, ROWS_AT_ONCE
+    while True:
+        page = await client.look("requests", service, start, ROWS_AT_ONCE)
+        if start and (not page or page[0]["uuid"] not in rows):  # each page begins with a row of the one before
+            start, back = max(0, start - back), 2 * back
+            continue
+        rows |= {row["uuid"]: row for row in page}
+        if len(page) < 2:
+            return list(rows.values())
+        start, back = start + len(page) - 1, ROWS_AT_ONCE
 
 
 @operator.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -15,7 +16,9 @@ import pytest
 from click.testing import CliRunner
 from pyarrow import parquet
 
+import mdp
 from tests.scenes.programs import ROOT, Program
+from tests.scenes.waiting import eventually
 from tests.sim.journal_model import Play
 from titanic.commands import serve
 from titanic.commands.main import main
@@ -29,6 +32,7 @@ from titanic.journal.segment_log import LogOptions, SegmentLog
 from titanic.store.index.limits import Limits
 from titanic.store.index.request_index import RequestIndex
 from titanic.store.repair import check, read_store
+from titanic.store.status import PAGE_MAX
 from titanic.store.store import Store
 
 if TYPE_CHECKING:
@@ -360,3 +364,30 @@ def test_a_store_that_cannot_be_read_leaves_an_earlier_export_as_it_is(store: Pa
         file.write_bytes(b"of no store")
     assert exit_code("export", "--store", store, "--output", earlier)[0] == 3
     assert earlier.read_text() == "earlier"
+
+
+async def test_ls_lists_every_request_that_was_open_all_the_time() -> None:
+    """Those that are closed between two pages moved as many others before the place where the next one began."""
+    rows = [{"uuid": f"{n:032X}", "state": "waiting", "service": "echo", "age_s": 1.0, "attempts": 0} for n in range(2 * PAGE_MAX)]
+    stay = {row["uuid"] for row in rows[PAGE_MAX - 1 :: 3]}
+    closing = iter([[row for row in rows[:PAGE_MAX] if row["uuid"] not in stay], [row for row in rows if row["uuid"] not in stay]])
+
+    async def look(request: mdp.Request) -> list[bytes]:
+        match request.body:
+            case [b"requests", _, start, count]:
+                page = rows[int(start) : int(start) + int(count)]
+                for row in next(closing, []):
+                    if row in rows:
+                        rows.remove(row)
+                return [b"200", json.dumps(page).encode()]
+        return [b"200", json.dumps({"state": "serving", "problems": 0}).encode()]
+
+    async with mdp.Broker() as broker:
+        endpoint = broker.bind("tcp://127.0.0.1:*")
+        async with mdp.Worker(endpoint, "titanic.look", handler=look) as worker:
+            await eventually(lambda: worker.connected)
+            code, out, err = await asyncio.to_thread(exit_code, "ls", "--broker", endpoint, "--json")
+    listed = [json.loads(line)["uuid"] for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert stay <= set(listed)
+    assert len(listed) == len(set(listed))
