@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from functools import reduce
 from math import isnan
+from operator import or_
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from core.constants import PollEvent
 from core.sockets.results.ready import Ready
@@ -20,6 +23,8 @@ _POLLOUT = int(PollEvent.POLLOUT)
 
 T = TypeVar("T")
 _NO_FILES: Final[Mapping[int, int]] = {}
+# Waits for files of the system, by loop and descriptor, with their events.
+_FILES: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, dict[asyncio.Future[None], int]]]] = WeakKeyDictionary()
 
 
 class Pollable(Protocol):
@@ -94,18 +99,42 @@ async def wait_for(
         finally:
             waiter.cancel()
             for file in files:
-                loop.remove_reader(file)
-                loop.remove_writer(file)
+                _leave_file(loop, file, waiter)
             if timer is not None:
                 timer.cancel()
     return events
 
 
 def _watch_file(loop: asyncio.AbstractEventLoop, file: int, flags: int, waiter: asyncio.Future[None]) -> None:
-    if flags & _POLLIN:
-        loop.add_reader(file, _wake, waiter)
-    if flags & _POLLOUT:
-        loop.add_writer(file, _wake, waiter)
+    """Wake a waiter when a file is ready; the loop takes one callback for each direction, which all waiters share."""
+    waits = _FILES.setdefault(loop, {}).setdefault(file, {})
+    new = flags & ~_flags_of(waits)
+    waits[waiter] = flags
+    if new & _POLLIN:
+        loop.add_reader(file, _wake_all, waits, _POLLIN)
+    if new & _POLLOUT:
+        loop.add_writer(file, _wake_all, waits, _POLLOUT)
+
+
+def _leave_file(loop: asyncio.AbstractEventLoop, file: int, waiter: asyncio.Future[None]) -> None:
+    waits = _FILES.get(loop, {}).get(file, {})
+    last = waits.pop(waiter, 0) & ~_flags_of(waits)
+    if last & _POLLIN:
+        loop.remove_reader(file)
+    if last & _POLLOUT:
+        loop.remove_writer(file)
+    if not waits:
+        _FILES.get(loop, {}).pop(file, None)
+
+
+def _flags_of(waits: dict[asyncio.Future[None], int]) -> int:
+    return reduce(or_, waits.values(), 0)
+
+
+def _wake_all(waits: dict[asyncio.Future[None], int], flag: int) -> None:
+    for waiter, flags in waits.items():
+        if flags & flag:
+            _wake(waiter)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -169,3 +169,27 @@ async def test_a_file_is_writable_when_its_reader_has_read() -> None:
             sent -= len(other.recv(sent))
         assert await waits == [(one.fileno(), core.POLLOUT)]
         assert not loop.remove_writer(one.fileno())
+
+
+async def test_every_poll_of_a_file_sees_its_events() -> None:
+    """Such as threads with blocking sockets, and one file that tells all of them to end."""
+    reading, writing = socketpair()
+    with reading, writing, core.Context() as context, context.socket(core.PULL) as quiet:
+
+        def poll(flags: int, timeout: float | None = None) -> asyncio.Future[list[tuple[Any, int]]]:
+            made = poller(quiet)
+            made.register(reading, flags)
+            return made.poll(timeout)
+
+        writable = poll(core.POLLOUT)
+        polls = [poll(core.POLLIN) for _ in range(3)]
+        brief, given_up = poll(core.POLLIN, 1), poll(core.POLLIN)
+        found = [(reading.fileno(), core.POLLOUT)]
+        assert await writable == found
+        assert await brief == []
+        given_up.cancel()
+        await asyncio.wait([given_up])
+        assert not any(one.done() for one in polls)
+        writing.send(b"end")
+        assert await asyncio.gather(*polls) == [[(reading.fileno(), core.POLLIN)]] * 3
+        assert await poll(core.POLLIN) == [(reading.fileno(), core.POLLIN)]
