@@ -12,6 +12,9 @@ the next (BEY-03). A single broker is not given up; its socket reconnects by its
 (BEY-05) and are short again after the broker has answered us (`confirmed`). A TCP connection alone does not count, or a broker that
 disconnects every worker would be contacted without pause (MDP-18).
 
+What is far is not away: when none of several brokers could be connected to in time, each has twice the time in the next round, until one
+has answered us.
+
 Of a Binary Star pair of brokers one serves and the other refuses, with the time after which to retry. When both were asked in vain, the one
 that refused is asked first, because the other machine may be gone. Ballots that were seen only grow (BST-33).
 
@@ -78,10 +81,11 @@ class SearchTimes:
     away_max_s: float = inf  # another cap, while brokers cannot be reached; not after a DISCONNECT, which says that we are not wanted
     lost_s: float = 0.1  # first wait after a lost connection: long enough to spread many clients (fault B10), too short to be noticed
     join_s: float = 1.0  # how long one of several brokers may take before the next is tried
+    join_max_s: float = 10.0  # cap of that time, which doubles while none can be reached: five round trips of two seconds
     shard_s: float = 5.0  # how long a shard may take before the broker itself is used: a shard is started again within seconds
 
     def __post_init__(self) -> None:
-        positive = (self.lost_s, self.reconnect_s, self.away_max_s, self.join_s, self.shard_s)
+        positive = (self.lost_s, self.reconnect_s, self.away_max_s, self.join_s, self.join_max_s, self.shard_s)
         if not (min(positive) > 0 and self.reconnect_s <= self.reconnect_max_s):
             raise ValueError(f"waits must be positive: {self}")
 
@@ -101,7 +105,7 @@ class BrokerSearch:
 
     __slots__ = (
         "_brokers", "_chance", "_due", "_first", "_fixed", "_index", "_joined_at", "_refused_at", "_refused_until", "_actions", "_times",
-        "_forwarded", "_most_s", "ballot", "dialect", "failures", "service", "shards", "state",
+        "_far", "_forwarded", "_unreached", "_most_s", "ballot", "dialect", "failures", "service", "shards", "state",
     )  # fmt: skip
 
     def __init__(self, brokers: Sequence[str], dialect: Dialect | None, times: SearchTimes, chance: Callable[[], float]) -> None:
@@ -118,6 +122,8 @@ class BrokerSearch:
         self._refused_until = inf
         self._due = inf
         self._actions: list[Action] = []
+        self._far = 0  # rounds in which no broker could be reached in time, since the last `confirmed`
+        self._unreached: list[bool] = []  # brokers of this round that were not reached: whether that took too long
         self._forwarded = False  # the shard of our service could not be reached: connect to the broker next
         self._most_s = times.reconnect_max_s  # cap of the next wait
         self.service = b""  # of a worker, which connects to the shard of its service
@@ -139,6 +145,11 @@ class BrokerSearch:
         return shard_endpoint(self.endpoint, shard_of(self.service, self.shards)) or self.endpoint
 
     @property
+    def slowness(self) -> float:
+        """Factor of the usual time that brokers have at present to be connected to, and then to answer."""
+        return backoff_s(1.0, self._times.join_max_s / self._times.join_s, self._far)
+
+    @property
     def several(self) -> bool:
         return len(self._brokers) > 1
 
@@ -157,7 +168,7 @@ class BrokerSearch:
     def reached(self, reached: bool, now: float) -> None:
         """Note that the broker accepted the connection of the probe, or dropped it."""
         if self.state is SearchState.PROBING:
-            self._due = inf if reached or len(self._brokers) == 1 else now + self._times.join_s
+            self._due = inf if reached else self._join_by(now)
 
     def probed(self, dialect: Dialect, now: float, shards: int = 0) -> None:
         if self.state is SearchState.PROBING:
@@ -179,6 +190,7 @@ class BrokerSearch:
         if self.state in (SearchState.PROBING, SearchState.JOINING) and len(self._brokers) > 1:
             self._actions.append(Action.CLOSE)
             self._is_away()
+            self._unreached.append(False)
             self._next(now)
 
     def stopped_short(self, now: float) -> None:
@@ -193,6 +205,7 @@ class BrokerSearch:
         if self.state is SearchState.JOINING:
             self._joined_at = now
             self._refused_until = inf
+            self._unreached.clear()
             self.state = SearchState.UP
             self._due = inf
 
@@ -240,12 +253,15 @@ class BrokerSearch:
                 self._forwarded = True
                 self._try(now)
             else:
+                self._unreached.append(True)
                 self._next(now)
 
     def deadline(self) -> float:
         return self._due
 
     def _is_away(self) -> None:
+        if not self.failures:
+            self._far = 0
         self.failures += 1
         self._most_s = min(self._times.away_max_s, self._times.reconnect_max_s)
 
@@ -254,7 +270,10 @@ class BrokerSearch:
         self._index = (self._index + 1) % len(self._brokers)
         if self._index != self._first:
             self._try(now)
-        elif self._refused_until < inf:
+            return
+        self._far += any(self._unreached) and len(self._unreached) >= len(self._brokers)
+        self._unreached.clear()
+        if self._refused_until < inf:
             self._index = self._first = self._refused_at
             # Clients that were refused together retry spread over the time of a first wait after a lost connection.
             self.state, self._due = SearchState.WAITING, max(now, self._refused_until) + self._times.lost_s * self._chance()
@@ -275,8 +294,11 @@ class BrokerSearch:
             self._open(self._fixed, now)
             return
         self.state = SearchState.PROBING
-        self._due = now + self._times.join_s if len(self._brokers) > 1 else inf
+        self._due = self._join_by(now)
         self._actions.append(Action.PROBE)
+
+    def _join_by(self, now: float) -> float:
+        return now + self._times.join_s * self.slowness if len(self._brokers) > 1 else inf
 
     def _open(self, dialect: Dialect, now: float) -> None:
         self.dialect = dialect
@@ -284,5 +306,5 @@ class BrokerSearch:
         if self.target != self.endpoint:
             self._due = now + self._times.shard_s
         else:
-            self._due = now + self._times.join_s if len(self._brokers) > 1 else inf
+            self._due = self._join_by(now)
         self._actions.append(Action.OPEN)

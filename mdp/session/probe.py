@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 # Service that answers which dialects a broker speaks (specs/mdp.md); a broker without it answers 501 or not at all.
 DIALECT_SERVICE: Final = b"mmi.protocol"
-# A broker that accepts the connection and is silent for so long queues `mmi.protocol` for a service without workers. A broker that has
-# announced its limits knows the question, and answers as soon as it can.
+# A broker that accepts the connection and is silent for so long, or longer where it is far, queues `mmi.protocol` for a service without
+# workers. A broker that has announced its limits knows the question, and answers as soon as it can.
 PROBE_S: Final = 1.0
 # Silences of such a broker before another connection is tried: this one may be broken without notice.
 SILENCES_MAX: Final = 8
@@ -49,10 +49,11 @@ class Probe:
     # Called instead of `on_dialect` when a broker of a pair does not serve, or one that knows the question is silent for long: with the
     # seconds after which to retry, and the reason. Called once, in its own loop iteration.
     on_refused: Callable[[float, str], None]
-    # Called for each failed attempt to connect, and each time a broker that knows the question is silent for `PROBE_S`.
+    # Called for each failed attempt to connect, and each time a broker that knows the question is silent.
     on_unreachable: Callable[[], None]
     seen: Ballot  # highest ballot of any connection so far
     votes: bool  # we are a client: our request for service counts as a vote at the passive broker of a pair (BST-10)
+    slowness: float = 1.0  # how many times longer than a near broker it may take
 
     def __post_init__(self) -> None:
         self._silences: int  # since the broker was asked
@@ -71,6 +72,10 @@ class Probe:
             on_refused=self.on_unreachable,
         )
 
+    @property
+    def _answer_s(self) -> float:
+        return PROBE_S * self.slowness
+
     def close(self) -> None:
         self._cancel_timer()
         self.connection.close()
@@ -82,13 +87,13 @@ class Probe:
         self._await_answer()
 
     def _await_answer(self) -> None:
-        self._due = self._loop.time() + PROBE_S
-        self._schedule(PROBE_S, self._silent)
+        self._due = self._loop.time() + self._answer_s
+        self._schedule(self._answer_s, self._silent)
 
     def _silent(self) -> None:
         """Take silence for MDP/0.1, if the broker has not announced its limits and our own loop was not blocked."""
         knows_probe = self.connection.limits is not None
-        if not knows_probe and self._loop.time() < self._due + PROBE_S / 2:
+        if not knows_probe and self._loop.time() < self._due + self._answer_s / 2:
             self._answer(V01, NO_BALLOT, 0)
             return
         self._silences += knows_probe
@@ -130,7 +135,7 @@ class Probe:
             self._schedule(SOON_S, self._answer, V03, member.ballot, 0)
         elif not answers_us and (self.votes or member.active):
             self.connection.send([client_request(V01, PAIR_SERVICE, [ballot_text(self.seen)])])
-            self._schedule(PROBE_S, self._refuse, RETRY_S_USUAL)
+            self._schedule(self._answer_s, self._refuse, RETRY_S_USUAL)
         else:
             self._schedule(SOON_S, self._refuse, member.retry_s or RETRY_S_USUAL)
 

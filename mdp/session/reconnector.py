@@ -106,6 +106,7 @@ class Reconnector:
             on_unreachable=self._unreachable,
             seen=self.search.ballot,
             votes=self.votes,
+            slowness=self.search.slowness,
         )
 
     def _close(self) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("titanic")
 
 ALLOWED: Final = b"mmi.allowed"
-ASK_TIMEOUT_S: Final = 1.0  # as for other questions to the broker
+ASK_TIMEOUT_S: Final = 5.0  # as for other questions to the broker, which may be far away: it answers at once
 QUESTIONS_MAX: Final = 256  # in flight; further ones wait
 ANSWERS_MAX: Final = 65_536  # cached, about 10 MB; the oldest are dropped
 

@@ -55,7 +55,6 @@ log = logging.getLogger("titanic")
 # There was no worker: not an attempt, the service is probed.
 ABSENT: Final = (mdp.NoService, mdp.Busy, mdp.Unreachable)
 STALLED_S: Final = 0.2  # between two checks of a store that cannot acknowledge, or of half of a pair that may not answer
-PROBE_TIMEOUT_S: Final = 1.0  # as in the guide
 FETCHED_BYTES: Final = 18  # command frame and status in front of a fetched reply
 
 
@@ -309,7 +308,7 @@ class Service:
                 self._send(action.uuid)
             else:
                 service = action.service
-                asked = self._client.request(b"mmi.service", service, timeout=PROBE_TIMEOUT_S, attempts=1)
+                asked = self._client.request(b"mmi.service", service, timeout=ASK_TIMEOUT_S, attempts=1)
                 failed = partial(self._note_probe, service, False)
                 asked.add_done_callback(partial(self._supervisor.call, "titanic probe", self._probed, service, failed=failed))
         self._acting = None

@@ -181,3 +181,91 @@ def test_a_refusal_whose_time_is_over_is_asked_again_soon() -> None:
     made.unreachable(4.0)
     assert (made.state, made.endpoint) == (WAITING, A)
     assert made.deadline() == pytest.approx(4.1)
+
+
+# ---- brokers that are far away
+
+
+def tried_for(made: BrokerSearch, now: float, *, away: str = "") -> tuple[list[float], float]:
+    """Go through a round without a connection; return the time of each try, and when the next round begins."""
+    times = list[float]()
+    while made.state is not WAITING:
+        if made.endpoint == away:
+            made.unreachable(now)
+            continue
+        times.append(made.deadline() - now)
+        now = made.deadline()
+        made.tick(now)
+    now = made.deadline()
+    made.tick(now)
+    return times, now
+
+
+@pytest.mark.parametrize("dialect", [None, V03])
+def test_brokers_have_twice_the_time_in_each_round_in_which_none_was_connected_to_in_time(dialect: Dialect | None) -> None:
+    made = search(A, B, dialect=dialect)
+    made.start(0.0)
+    now, rounds = 0.0, list[list[float]]()
+    for _ in range(6):
+        times, now = tried_for(made, now)
+        rounds.append([round(time_s, 6) for time_s in times])
+    assert rounds == [[1.0] * 2, [2.0] * 2, [4.0] * 2, [8.0] * 2, [10.0] * 2, [10.0] * 2]
+    assert made.slowness == 10.0
+    if dialect is None:
+        made.probed(V03, now)
+        assert made.deadline() == now + 10.0
+    made.joined(now)
+    made.confirmed()
+    made.failed(EndReason.LOST, now + 100.0)
+    assert made.slowness == 1.0, "one that is away then costs the others no more than a second"
+
+
+def test_a_far_broker_beside_one_that_refuses_connections_has_more_time_too() -> None:
+    made = search(A, B)
+    made.start(0.0)
+    times, now = tried_for(made, 0.0, away=B)
+    assert times == [1.0]
+    times, _ = tried_for(made, now, away=B)
+    assert times == pytest.approx([2.0])
+
+
+def test_a_broker_that_is_away_beside_one_that_was_reached_has_no_more_time() -> None:
+    """A fail-over would wait for it."""
+    made = search(A, B)
+    made.start(0.0)
+    now = 0.0
+    for _ in range(4):
+        while made.state is not WAITING:
+            if made.endpoint == B:
+                made.refused(0.5, now)
+                continue
+            assert made.deadline() == now + 1.0
+            now = made.deadline()
+            made.tick(now)
+        now = made.deadline()
+        made.tick(now)
+    assert made.slowness == 1.0
+
+
+def test_brokers_that_all_refuse_connections_have_no_more_time() -> None:
+    made = search(A, B)
+    made.start(0.0)
+    now = 0.0
+    for _ in range(8):
+        made.unreachable(now)
+        if made.state is WAITING:
+            now = made.deadline()
+            made.tick(now)
+    assert made.slowness == 1.0
+
+
+def test_what_was_not_reached_before_a_connection_is_forgotten_with_it() -> None:
+    made = search(A, B, dialect=V03)
+    made.start(0.0)
+    made.tick(1.0)
+    made.joined(1.5)
+    made.failed(EndReason.SILENT, 2.0)
+    made.tick(made.deadline())
+    while made.state is not WAITING:
+        made.tick(made.deadline())
+    assert made.slowness == 2.0

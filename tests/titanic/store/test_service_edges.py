@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+import mdp
 import titanic
+from tests.scenes.far_line import far_line
 from tests.scenes.mdp_handlers import NO_LISTENER, echo
 from tests.scenes.waiting import PATIENCE_S, eventually
 from tests.titanic.store.test_refused_closes import FullDisk
@@ -19,9 +21,6 @@ from titanic.mirror.replica_link import MirrorTerms
 from titanic.store.deferred_worker import DeferredWorker
 from titanic.store.service import STALLED_S
 from titanic.wire import tsp
-
-if TYPE_CHECKING:
-    import mdp
 
 __all__ = ["scene"]
 
@@ -305,3 +304,14 @@ async def test_a_store_that_registers_its_services_is_not_taken_for_one_that_can
             can_wait.set()
             assert await result == [b"waited"]
         assert client.store_waits
+
+
+async def test_a_store_whose_broker_is_far_away_delivers_its_requests() -> None:
+    """A round trip takes longer than its questions had: no service was ever there."""
+    async with mdp.Broker(heartbeat_ms=5000) as broker:
+        near = broker.bind("tcp://127.0.0.1:*")
+        async with far_line(near, 0.6) as endpoint, mdp.Worker(near, "echo", handler=echo), titanic.Client(near, timeout=60) as client:
+            async with titanic.Service(endpoint, titanic.Store(None, None), heartbeat_ms=5000) as service:
+                await eventually(lambda: service.connected)
+                ticket = await client.submit("echo", b"x")
+                assert await ticket.result(20) == [b"x"]

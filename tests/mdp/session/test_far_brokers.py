@@ -1,0 +1,21 @@
+"""Brokers that are far away: what is not connected yet, or whose answer is on its way, is not away."""
+
+from __future__ import annotations
+
+import mdp
+from mdp.worker.builtin_handlers import echo
+from tests.scenes.far_line import far_line
+
+ANY = "tcp://127.0.0.1:*"
+FAR_S = 0.6  # a round trip takes longer than one of several brokers may at first
+
+
+async def test_workers_and_clients_of_several_far_brokers_are_served() -> None:
+    """Each try ended before there was a connection, or an answer."""
+    async with mdp.Broker(heartbeat_ms=5000) as one, mdp.Broker(heartbeat_ms=5000) as two:
+        async with far_line(one.bind(ANY), FAR_S) as first, far_line(two.bind(ANY), FAR_S) as second:
+            brokers = [first, second]
+            options = {"reconnect_ms": 10, "reconnect_max_ms": 10}
+            async with mdp.Worker(brokers, "echo", handler=echo, heartbeat_ms=5000, **options):  # type: ignore[arg-type]
+                async with mdp.Client(brokers, timeout=60, attempts=1, **options) as client:  # type: ignore[arg-type]
+                    assert await client.request("echo", b"x", wait=True) == [b"x"]
