@@ -299,6 +299,17 @@ def run(*arguments: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
+def test_a_mirror_whose_disk_failed_is_promoted_only_with_its_loss_accepted(tmp_path: Path) -> None:
+    """It was in step, but what is read of it may not be on the disk."""
+    disk = titanic.RealDisk(tmp_path)
+    failed = Mark("mirror", 3, Step.IN_STEP, store=b"s" * 16, doubt=True)
+    write_mark(disk, failed)
+    code, said = run("promote", "--store", str(tmp_path))
+    assert (code, "its disk failed" in said, read_mark(disk)) == (3, True, failed)
+    assert run("promote", "--store", str(tmp_path), "--accept-loss")[0] == 0
+    assert read_mark(disk) == Mark("store", 4, store=b"s" * 16)
+
+
 def test_an_operator_lets_one_serve_alone_and_the_loss_is_named(tmp_path: Path) -> None:
     """The other machine is gone for good; its data, should it ever come back, are older by an operator's word."""
     disk = titanic.RealDisk(tmp_path)

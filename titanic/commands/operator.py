@@ -155,7 +155,11 @@ def _restart(store: str, work: Callable[[SegmentLog, RequestIndex], None]) -> No
 
 @operator.command()
 @_STORE
-@click.option("--accept-loss", is_flag=True, help="Promote a mirror that is not in step, or half of a pair: what it lacks is lost.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Promote half of a pair, or a mirror not in step or whose disk failed: what it lacks is lost.",
+)
 @log_options("warning")
 def promote(store: str, accept_loss: bool) -> None:
     """Make a mirror the store, after the machine of the store was lost or stopped permanently.
@@ -169,8 +173,9 @@ def promote(store: str, accept_loss: bool) -> None:
             return
         if mark is None or mark.role != "mirror":
             raise RequestFailed(f"{store} is no mirror")
-        if mark.step is not Step.IN_STEP and not accept_loss:
-            raise StoreDamaged(f"the mirror in {store} is {mark.step.value}, not in step; --accept-loss promotes what it holds")
+        if (mark.doubt or mark.step is not Step.IN_STEP) and not accept_loss:
+            why = "in doubt: its disk failed" if mark.doubt else f"{mark.step.value}, not in step"
+            raise StoreDamaged(f"the mirror in {store} is {why}; --accept-loss promotes what it holds")
         write_mark(disk, Mark("store", mark.epoch + 1, store=mark.store))
     click.echo(f"promoted, epoch {mark.epoch + 1}; serve it with titanic serve --store {store}")
 
