@@ -59,6 +59,19 @@ async def test_a_message_that_is_sent_is_in_transit_until_the_peer_s_system_has_
         writer.close()
 
 
+async def test_heartbeats_that_a_peer_s_system_acknowledges_are_no_message_in_transit() -> None:
+    """They would be signs of life of a program that has stopped."""
+    async with core.Context() as context:
+        dealer = context.socket(core.DEALER, linger=0)
+        dealer.bind("tcp://127.0.0.1:*")
+        _, writer = await shaken(dealer, b"DEALER")
+        for _ in range(100):
+            await dealer.send(b"heartbeat")
+            await asyncio.sleep(0)
+            assert dealer.in_transit() == 0
+        writer.close()
+
+
 async def test_nothing_is_in_transit_within_a_process() -> None:
     async with core.Context() as context:
         left, right = context.socket(core.PAIR), context.socket(core.PAIR)

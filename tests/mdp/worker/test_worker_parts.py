@@ -433,7 +433,7 @@ async def test_a_handler_that_runs_for_too_long_is_why_a_worker_is_stuck(endpoin
         await eventually(lambda: gate.begun)
         assert worker.stuck == ""
         begun = next(iter(worker._runners.running.values()))  # type: ignore[union-attr]
-        worker._now = lambda: begun + 3600.0
+        worker._now = lambda: begun + 3599.0
         assert worker.stuck == ""
         worker._now = lambda: begun + 3700.0
         assert worker.stuck == "a handler has run for 3700 s, more than stuck_s, 3600"
