@@ -34,8 +34,8 @@ WRITELINES_PAUSES: Final = not ((3, 12) <= sys.version_info < (3, 12, 9) or (3, 
 # Linux: where `tcpi_bytes_acked` is in `struct tcp_info`.
 ACKED_AT: Final = 120
 ACKED_END: Final = 128
-# Up to so many bytes on their way are heartbeats, and no sign of life: the system of a peer acknowledges them, also while its program stands
-# still. Where they are sent more often than it does that, there always are some.
+# Up to so many bytes on their way are heartbeats, and no sign of life: the system of a peer acknowledges them, also when its program
+# has stopped. Where they are sent more often than it does that, there always are some.
 HEARTBEATS_BYTES_MAX: Final = 4096
 LAST_WORDS_S: Final = 1.0  # how long the peer has, after the end of our stream, to read what is in flight and to close too
 
