@@ -238,7 +238,7 @@ async def test_a_tick_that_fails_is_not_the_last_one(context: core.Context, monk
             await client.send_multipart(client_request("0.3", b"none", [b"x"], id=number(i), options=options))
         told = [parse_at_client(await client.recv_multipart()) for _ in range(3)]
         assert {event.id for event in told if isinstance(event, Failure)} == {number(0), number(1), number(2)}
-        assert supervisor.faults["mdp broker clock"] == 5
+        assert supervisor.faults["mdp broker clock"] in (4, 5)  # the sweep may close the request that failed once
 
 
 async def test_stop_tells_everybody_and_ends_serve_forever(context: core.Context) -> None:

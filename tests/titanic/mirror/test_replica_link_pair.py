@@ -130,7 +130,7 @@ async def test_hb_02_a_batch_that_takes_longer_than_the_window_ends_the_promise_
         Mirror(titanic.RealDisk(tmp_path / "b"), paired=True) as mirror,
         slow_line(mirror.bind("tcp://127.0.0.1:*"), 500_000) as line,
     ):
-        link = MirrorLine(line, timeout_s=0.3, terms=terms(0.2, pulse_s=0.02))
+        link = MirrorLine(line, timeout_s=1.5, terms=terms(0.2, pulse_s=0.02))
         async with titanic.Store(titanic.RealDisk(tmp_path / "a"), large, mirror=link, go_on=True) as stored:
             await stored.wait_for_mirror()
             await eventually(lambda: mirror.lease.holds(boot_clock()))
