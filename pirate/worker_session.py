@@ -8,8 +8,8 @@
 Each session has its own socket and begins with READY. A queue is given up when it is silent for `liveness` intervals or disconnects:
 the socket is closed with its queued messages (HB-06). A new session begins after a pause, which doubles until a queue is heard again
 (PPP-04, PPP-05). Silence is not counted while a request is handled: a queue heartbeats only to idle workers (PPP-07). Before there is a
-connection there is no silence either: a queue that refuses connections, or is away, has the time of a silent one, one that is far
-`CONNECT_S`. A Simple Pirate worker of one queue waits for it without end.
+connection there is no silence either: a queue that refuses connections, or is away, is given up in the time of a silence, and a
+queue that is far after `CONNECT_S`. A Simple Pirate worker of one queue waits for it without end.
 
 A Simple Pirate worker that hears something else than a request says READY again, since its REQ socket takes the next request only after
 that; a server that answers every READY so is given up like one that is lost.

@@ -37,7 +37,7 @@ ACCEPTS_PER_ITERATION: Final = 1
 SPARE_FILES_PART: Final = 8
 # A newcomer that finds no place gets that of a connection whose handshake takes longer.
 SLOW_HANDSHAKE_S: Final = 1.0
-LOOKED_AT: Final = 64  # of the slow ones, for one that does not wait for us
+SLOW_MAX: Final = 64  # slow handshakes that are looked at for each newcomer; some wait for our own work
 # Without file descriptors accepting fails every second; this limits the log lines.
 TELL_AGAIN_S: Final = 60.0
 # A socket file may be removed, or bound over, while its socket listens, and the system says nothing. A look costs a microsecond.
@@ -260,7 +260,7 @@ class _Unfinished:
         return None
 
     def _oldest_slow(self, now: float) -> AcceptedSession | None:
-        for session, began in islice(self._began.items(), LOOKED_AT):
+        for session, began in islice(self._began.items(), SLOW_MAX):
             if now - began < SLOW_HANDSHAKE_S:
                 return None
             if not session.waits_here:

@@ -145,12 +145,12 @@ class Children:
             child.signal(number)
 
     def end_at_once(self) -> None:
-        """End each process at once by both signals of a stop, also one that was not asked to stop before."""
+        """End each process at once, by both signals of a stop, whether or not it was asked to stop before."""
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGINT)
 
     def reread(self) -> None:
-        """Let all processes read their files again; a signal would end one that starts."""
+        """Let all processes read their files again; those that still start do it when they serve."""
         for child in self.all:
             child.rereads = not child.ready
             if child.ready:

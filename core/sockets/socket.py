@@ -301,7 +301,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         """Return a number that grows while octets of a message move from or to a peer; 0 for none.
 
         A large message takes longer on a slow line than heartbeats behind it may: a peer that is silent lives as long as this grows. What
-        this socket sends counts on Linux over tcp. Without a routing id for the only peer.
+        this socket sends counts on Linux over tcp, while more than 4 KiB are on their way. Without a routing id for the only peer.
         """
         pipe = next(iter(self.pattern.pipes), None) if routing_id is None else self.pattern.peer(routing_id)
         return 0 if pipe is None else pipe.engine.in_transit()

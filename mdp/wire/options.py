@@ -165,7 +165,7 @@ def decode_ready_options(octets: bytes) -> ReadyOptions:
 
 
 def decode_heartbeat_options(octets: bytes) -> tuple[bool, bool]:
-    """Return whether a HEARTBEAT reports a stuck worker, and one that drains; raises BadOptions: as for `decode_request_options`."""
+    """Return whether a HEARTBEAT says that the worker is stuck, and that it drains; raises BadOptions: as for `decode_request_options`."""
     entries = _decode_map(octets)
     return _flag(entries, "stuck"), _flag(entries, "draining")
 
