@@ -253,15 +253,15 @@ class SegmentLog:
             self._note_error(error)
             raise
 
-    def _rotate(self, wanted: int = 0) -> None:
-        """Seal the open segment and begin the next one; raises OSError if there is no new one."""
+    def _rotate(self, wanted: int = 0, *, whole: bool = False) -> None:
+        """Seal the open segment and begin the next one, `whole` on a full disk too; raises OSError without one."""
         if self._alive and self.durable < self._next - 1:
             self._alive = False
             self.disk.sync(self._handle)
             self._alive = True
             self.durable = self._next - 1
         # On a full disk use only part of the released reserve: the manifest that frees segments needs the rest.
-        capacity = self.options.reserve_bytes // 4 if self.full else self.options.segment_bytes
+        capacity = self.options.reserve_bytes // 4 if self.full and not whole else self.options.segment_bytes
         capacity = max(capacity, HEADER_BYTES + wanted + SPARE_BYTES)
         header = SegmentHeader(self.store, self.number + 1, self._next, self._created_ms)
         handle = prepare_segment(self.disk, header, (), capacity)
@@ -320,15 +320,17 @@ class SegmentLog:
         """Try to leave the full state, which needs space for the reserve and a whole segment; return whether it worked."""
         if not self.full or self.wounded is not None:
             return not self.full
-        lacked, self.lacks = self.lacks, ""
         try:
             self._take_reserve()
             if not self._alive or self._capacity - self._at < self.options.segment_bytes // 2:
-                self._rotate()
+                self._rotate(whole=True)
         except (OSError, MirrorAway) as error:  # the latter when the store is closed while it waits for its mirror
-            self.lacks = LACKS.get(error.errno or 0, lacked) if isinstance(error, OSError) else lacked
+            if isinstance(error, OSError):
+                self.lacks = LACKS.get(error.errno or 0, self.lacks)
             self._release_reserve()
-        return not self.full
+            return False
+        self.lacks = ""  # not before: the status is read by others meanwhile
+        return True
 
     def _restore_reserve(self) -> None:
         try:

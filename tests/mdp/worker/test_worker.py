@@ -264,8 +264,12 @@ async def test_a_request_whose_deadline_passed_while_it_waited_is_not_begun(endp
     async with Worker(endpoint, "echo", handler=handler, concurrency=1) as worker:
         first = client.request("echo", b"first", wait=True)
         await eventually(lambda: worker.running)
+        second = client.request("echo", b"second", wait=True, deadline=1.0)
+        await eventually(lambda: worker.waiting)
+        over_at = asyncio.get_running_loop().time() + 1.0  # the worker counts from when it got the request
         with pytest.raises(DeadlineExceeded):
-            await client.request("echo", b"second", deadline=0.05)
+            await second
+        await eventually(lambda: asyncio.get_running_loop().time() > over_at)
         go_on.set()
         await first
         await client.request("echo", b"third")

@@ -148,6 +148,27 @@ def test_a_store_stays_full_as_long_as_either_is_missing(what: str) -> None:
     assert len(disk.survivors()["reserve"]) == RESERVE
 
 
+@pytest.mark.parametrize("works", [True, False])
+def test_a_store_is_full_until_it_has_resumed(works: bool) -> None:
+    """Its status is read by others while the writer thread tries."""
+    log, disk = full()
+    seen: set[str] = set()
+    told = disk.before
+
+    def look(call: str) -> None:
+        seen.add(log.lacks)
+        if told is not None:
+            told(call)
+
+    if not works:
+        failing(disk, f"preallocate 2 {CAPACITY}", errno.ENOSPC)
+        told = disk.before
+    disk.before = look
+    assert log.resume() == works
+    assert seen == {"disk"}
+    assert log.full != works
+
+
 def test_a_wounded_store_does_not_resume() -> None:
     log, disk = full()
     failing(disk, f"preallocate 2 {HEADER_BYTES + SIZE + SPARE_BYTES}", errno.EIO, 2)

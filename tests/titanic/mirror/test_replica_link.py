@@ -97,7 +97,7 @@ async def test_hb_02_what_moved_before_an_answer_does_not_keep_a_mirror_later(
         return looks[-1]
 
     monkeypatch.setattr(core.Socket, "in_transit", in_transit)
-    async with mirrored(disk, endpoint, timeout_s=0.01) as (mirror, stored):
+    async with mirrored(disk, endpoint, timeout_s=1.0) as (mirror, stored):
         await mirror.followed()
         await is_in_state(stored, "in step")
         looks.clear()
