@@ -206,6 +206,7 @@ def _describe_worker(worker: Worker, now: float) -> dict[str, Any]:
         "done": worker.done,
         "silent_ms": max(0, int((now - worker.seen) * 1000)),
         "stuck": worker.stuck,
+        "draining": worker.draining if worker.is_v03 else None,
         "version": worker.version,
         "metadata": _others(worker.metadata),
         **({} if worker.user is None else {"user": worker.user}),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _OK, _NOT_FOUND, _NOT_OFFERED, _UNANSWERED = "200", "404", "501", "504"
 _SERVICE_COLUMNS: Final = ("name", "workers", "credit", "running", "queued", "queued_bytes", "done", "enabled")
-_WORKER_COLUMNS: Final = ("service", "id", "dialect", "credit", "running", "done", "silent_ms", "stuck", "version", "metadata")
+_WORKER_COLUMNS: Final = ("service", "id", "dialect", "credit", "running", "done", "silent_ms", "stuck", "draining", "version", "metadata")
 _GAUGES: Final = {"letters": "dead letters"}  # a gauge's name -> its words
 _DEAD_LETTER_COLUMNS: Final = ("id", "service", "bytes", "age_ms", "lost")
 _NUMBERS: Final = frozenset(("workers", "credit", "running", "queued", "queued_bytes", "done", "silent_ms", "bytes", "age_ms"))

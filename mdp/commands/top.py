@@ -93,7 +93,8 @@ def draw(view: View, before: View | None, columns: int, lines: int) -> str:
         in_flight = f"{row.get('running', 0)}/{row.get('credit', 0)}"
         names = f"{printable(str(row.get('id')))[:24]:24} {printable(str(row.get('service')))[:24]:24}"
         dialect = printable(str(row.get("dialect")))
-        view_lines.append(f"{names} {dialect:>4} {in_flight:>11} {row.get('done', 0):>12,} {row.get('silent_ms', 0):>10,}")
+        leaving = "  draining" if row.get("draining") is True else ""
+        view_lines.append(f"{names} {dialect:>4} {in_flight:>11} {row.get('done', 0):>12,} {row.get('silent_ms', 0):>10,}{leaving}")
     return "\n".join(line[:columns] for line in view_lines[:lines])
 
 

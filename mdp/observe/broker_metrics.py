@@ -171,15 +171,15 @@ class BrokerMetrics:
 
 
 SERVICE_COLUMNS = ("service", "workers", "queued", "running", "done", "p50 ms", "p99 ms", "p99.9 ms", "enabled")
-WORKER_COLUMNS = ("worker", "service", "dialect", "credit", "running", "done", "silent ms", "stuck", "version")
+WORKER_COLUMNS = ("worker", "service", "dialect", "credit", "running", "done", "silent ms", "stuck", "draining", "version")
 ERROR_COLUMNS = ("seconds ago", "what", "service", "code", "reason")
 
 
 def _worker_row(worker: Worker, now: float) -> list[float | str | None]:
     silent_ms = max(0, round((now - worker.seen) * 1000))
-    name = printable(worker.service.name)
-    stuck = "yes" if worker.stuck else ""
-    return [worker.peer.hex(), name, worker.dialect, worker.credit, len(worker.in_flight), worker.done, silent_ms, stuck, worker.version]
+    counts = (worker.credit, len(worker.in_flight), worker.done, silent_ms)
+    flags = ("yes" if flag else "" for flag in (worker.stuck, worker.draining))
+    return [worker.peer.hex(), printable(worker.service.name), worker.dialect, *counts, *flags, worker.version]
 
 
 def _histogram(latency: Latency) -> Histogram:

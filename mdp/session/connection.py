@@ -13,6 +13,7 @@ from core.rpc.connect_times import OTHER_SECURITY, with_connect_times
 from core.sockets.monitor import TROUBLES
 from core.sockets.results.ready import DONE
 from core.zmtp.frames import Encoded
+from mdp.wire.channels import takes_channels
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -66,6 +67,11 @@ class Connection:
     @property
     def limits(self) -> PeerLimits | None:
         return self._socket.peer_limits()
+
+    @property
+    def takes_channels(self) -> bool:
+        """Whether the broker announced channels in the handshake."""
+        return takes_channels(self.metadata)
 
     @property
     def metadata(self) -> Mapping[bytes, bytes]:

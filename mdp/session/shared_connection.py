@@ -17,7 +17,7 @@ from core.daemon.logs import RateLimitedLog
 from core.zmtp.frames import encode_prefix
 from core.zmtp.scan import Batch
 from mdp.session.connection import LOG_INTERVAL_S, Connection
-from mdp.wire.channels import CHANNELS_MAX, FRAME_BYTES, channel_frame, takes_channels, within
+from mdp.wire.channels import CHANNELS_MAX, FRAME_BYTES, channel_frame, within
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -102,6 +102,10 @@ class Channel:
         """Limits of the broker for a message of this worker, None if it has not announced any."""
         limits = self.trunk.connection.limits
         return limits if limits is None or not self.frame else within(limits)
+
+    @property
+    def takes_channels(self) -> bool:
+        return self.trunk.connection.takes_channels
 
     def in_transit(self) -> int:
         return self.trunk.connection.in_transit()
@@ -210,7 +214,7 @@ class _Trunk:
             return  # the socket has connected again by itself before it was closed, or its last worker has left
         self._up = True
         channels = [*self._channels.values()]
-        if not self._alone and not takes_channels(self.connection.metadata):
+        if not self._alone and not self.connection.takes_channels:
             first, *others = channels
             channels = [first]
             self.keep_for(first)

@@ -96,7 +96,7 @@ class WorkerRegistration:
         self.session.search.start(self._clock())
         self._reconnector.run_actions()
 
-    def flush(self) -> Awaitable[None] | None:
+    def flush(self, *, closing: bool = False) -> Awaitable[None] | None:
         """Send the session's messages; return an awaitable of capacity, None when there was nothing to send."""
         session, connection = self.session, self._connection
         if not session.outgoing or connection is None:
@@ -106,6 +106,9 @@ class WorkerRegistration:
             return None
         if process_id() != self._pid:
             self._leave_fork()
+        if session.draining and not closing and not self.registered:
+            self._reconnector.run_actions_soon()  # which sends the last messages, and lets them leave
+            return None
         return connection.send(session.take_outgoing(self._clock()))
 
     def give_back(self) -> None:
@@ -117,6 +120,7 @@ class WorkerRegistration:
     def drain(self) -> None:
         """Accept no new requests, and register no more."""
         self.session.drain()
+        self._after()
         self.flush()
         self._reconnector.run_actions()
 
@@ -159,7 +163,7 @@ class WorkerRegistration:
     def _close_connections(self) -> list[Connection | Channel]:
         # A last DISCONNECT is sent before closing; nothing is sent after a DISCONNECT of the broker (MDP-17).
         has_last_messages = bool(self.session.outgoing) and not self._silent
-        self.flush()
+        self.flush(closing=True)
         connection, self._connection = self._connection, None
         if connection is None:
             return []
@@ -167,7 +171,9 @@ class WorkerRegistration:
         return [connection]
 
     def _joined(self) -> None:
-        self.session.joined(self._clock(), None if self._connection is None else self._connection.limits)
+        connection = self._connection
+        if connection is not None:
+            self.session.joined(self._clock(), connection.limits, takes_options=connection.takes_channels)
         if not self.registered:
             return  # it drains since
         self.flush()

@@ -86,7 +86,7 @@ class WorkerSession:
     """
 
     __slots__ = (
-        "_answered_all", "_in_flight", "_liveness", "_name", "_numbered", "_pinged", "_peer", "_plain_max", "_serial", "counters",
+        "_answered_all", "_in_flight", "_liveness", "_name", "_numbered", "_peer", "_plain_max", "_serial", "_takes_options", "counters",
         "draining", "kept", "search", "suppress_heartbeats", "options", "outgoing", "recalled", "reports", "service", "stuck", "told_stuck",
         "unwanted",
     )  # fmt: skip
@@ -114,7 +114,7 @@ class WorkerSession:
         self._name = self.service.decode()
         self._numbered = True  # the dialect of the connection is 0.3
         self._in_flight: dict[bytes, Request] = {}  # requests in flight, by token, or by a number of our own
-        self._pinged = False  # the broker has sent PING or RECALL: older ones refuse heartbeats with options
+        self._takes_options = False  # in heartbeats: the broker takes channels, or has sent PING or RECALL; older ones refuse them
         self.unwanted, self.recalled = list[Request](), list[Request]()
         self._liveness: Liveness | None = None  # while serving
         self._answered_all = False  # the last request in flight was answered after the last `take_outgoing` (MDP-21)
@@ -129,15 +129,16 @@ class WorkerSession:
 
     # ------------------------------------------------------------------------------------------------------------- connection
 
-    def joined(self, now: float, limits: PeerLimits | None = None) -> None:
-        """Use a new connection: READY is the first message on it (MDP-15)."""
+    def joined(self, now: float, limits: PeerLimits | None = None, *, takes_options: bool = False) -> None:
+        """Use a new connection: READY is the first message on it (MDP-15). `takes_options`: in heartbeats, its broker does."""
         if self.search.state is not SearchState.JOINING:
             return
         self._peer = USUAL if limits is None and self.search.dialect == V03 else limits
         self._plain_max = SPLICED_BYTES_MAX if takes_replies(self._peer, SPLICED_BYTES_MAX, _FEW_FRAMES) else -1
         self.search.joined(now)
         dialect = self.search.dialect
-        self._numbered, self._pinged = dialect == V03, False
+        self._numbered = dialect == V03
+        self._takes_options = self._numbered and takes_options
         self._liveness, self.told_stuck = Liveness(self.options.heartbeat_s, self.options.liveness, now), False
         self.outgoing.append(worker_ready(dialect, self.service, options=self.options.ready() if self._numbered else b""))
         self.counters.connections += 1
@@ -227,7 +228,10 @@ class WorkerSession:
             self.forget(request)
             del self._in_flight[request._token]
             self.counters.returned += 1
-            self.outgoing.append(worker_return(request._token))
+            if self._numbered:
+                self.outgoing.append(worker_return(request._token))
+            elif not self._in_flight:
+                self.close()  # DISCONNECT returns it
 
     def forget(self, request: Request) -> None:
         """Note that a request gets no answer from here: the next one with its key takes its place."""
@@ -298,6 +302,8 @@ class WorkerSession:
         del self._in_flight[token]
         self.counters.answered += 1
         self.outgoing.append(message)
+        if self.draining and not self._numbered and not self._in_flight:
+            self.close()
 
     def send_part(self, request: Request, body: Sequence[bytes]) -> None:
         """Send a PARTIAL of a reply (not in MDP/0.1); raises ReplyTooLarge: see `answer`."""
@@ -371,14 +377,19 @@ class WorkerSession:
     def drain(self) -> None:
         """Accept no new requests, and register no more.
 
-        A broker that knows PING asks for those that were not begun; otherwise other workers get them after `close`.
+        A broker that takes options in heartbeats recalls those that were not begun. A connection of MDP/0.1 or 0.2 is left when nothing
+        runs on it: it would get the next request.
         """
         if self.draining:
             return
         self.draining = True
         if self._liveness is None:
             self.search.close()
-        elif self._pinged and not self.suppress_heartbeats:
+        elif not self._numbered:
+            self.recalled += self._in_flight.values()
+            if not self._in_flight:
+                self.close()
+        elif self._takes_options and not self.suppress_heartbeats:
             self._beat()
 
     def close(self) -> None:
@@ -389,8 +400,8 @@ class WorkerSession:
 
     def _beat(self) -> None:
         self.counters.heartbeats += 1
-        self.told_stuck = self.stuck and self._pinged
-        self.outgoing.append(worker_heartbeat(self.search.dialect, stuck=self.told_stuck, draining=self.draining and self._pinged))
+        self.told_stuck = self.stuck and self._takes_options
+        self.outgoing.append(worker_heartbeat(self.search.dialect, stuck=self.told_stuck, draining=self.draining and self._takes_options))
 
     def _leave(self) -> None:
         if self._liveness is not None:
@@ -464,12 +475,12 @@ class WorkerSession:
                 self.counters.cancelled += 1
                 self.unwanted.append(request)
         elif isinstance(event, Recall):
-            self._pinged = True
+            self._takes_options = True
             recalled = self._in_flight.get(event.id)
             if recalled is not None:  # otherwise its answer and the RECALL have crossed
                 self.recalled.append(recalled)
         elif isinstance(event, Ping):
-            self._pinged = True
+            self._takes_options = True
             if not self.suppress_heartbeats:
                 self._beat()
 

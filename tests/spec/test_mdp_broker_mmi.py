@@ -182,11 +182,14 @@ def test_mmi_09_workers(dialect: Dialect) -> None:
         "done": 0,
         "silent_ms": 250,
         "stuck": False,
+        "draining": False,
         "version": "1.0",
         "metadata": {"host": "6162"},
     }
-    assert second["service"] == "other"
+    assert (second["service"], second["stuck"], second["draining"]) == ("other", None, None)
     assert report(scene, dialect, b"mmi.workers", b"other") == [second]
+    scene.send(b"\x00W1", worker_heartbeat("0.3", draining=True))
+    assert report(scene, dialect, b"mmi.workers", b"echo") == [first | {"draining": True, "silent_ms": 0}]
     assert ask(scene, dialect, b"mmi.workers", b"none") == [b"404"]
 
 

@@ -27,6 +27,9 @@ def test_a_picture_has_rates_and_fits() -> None:
     echo = next(line for line in lines if line.startswith("echo"))
     assert echo.split() == ["echo", "1", "4", "7", "2", "300", "100"]
     assert any(line.split() == ["00aa", "echo", "0.3", "2/4", "300", "12"] for line in lines)
+    assert "draining" not in draw(view, before, 100, 12)
+    leaving = draw(view._replace(workers=[WORKER | {"draining": True}]), before, 120, 12).splitlines()
+    assert any(line.split() == ["00aa", "echo", "0.3", "2/4", "300", "12", "draining"] for line in leaving)
     many = View(12.0, {}, [SERVICE | {"name": f"s{n}"} for n in range(500)], [WORKER] * 500)
     small = draw(many, None, 40, 20).splitlines()
     assert len(small) <= 20

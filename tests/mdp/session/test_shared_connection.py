@@ -207,8 +207,9 @@ async def test_the_last_service_to_leave_closes_the_connection_and_all_say_so() 
     async with Stand(channels=True) as stand_in:
         async with new_app().serve(stand_in.endpoint):
             places = await stand_in.joined(3)
-        left = [frames for _, frames in [await stand_in.next() for _ in NAMES]]
-        assert sorted(left) == sorted([channel, WORKER_DISCONNECT_03] for _, channel in places.values())
+        left = [frames for _, frames in [await stand_in.next() for _ in 2 * NAMES]]
+        draining = worker_heartbeat("0.3", draining=True)
+        assert sorted(left) == sorted([channel, *said] for _, channel in places.values() for said in ([WORKER_DISCONNECT_03], draining))
         assert await stand_in.gone() == places[b"a"][0]
 
 

@@ -38,6 +38,7 @@ class Connected:
 
     def __init__(self, context: core.Context, endpoint: str, options: object, **calls: Any) -> None:
         self.trouble, self.refused, self.limits = "no route", False, self.told
+        self.takes_channels = False
         self.calls = calls
         self.octets = self.octets_more = 0  # what moves between two looks
         self.sent: list[bytes] = []

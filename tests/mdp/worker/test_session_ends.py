@@ -252,6 +252,38 @@ def test_a_broker_that_knows_ping_learns_that_a_worker_drains() -> None:
     assert sent(machine) == [worker_heartbeat("0.3", draining=True)]
 
 
+def test_a_broker_that_takes_channels_learns_at_once_that_a_worker_drains() -> None:
+    """MDP-23: it is no older than such heartbeats, and gave requests until its first PING."""
+    machine = session("0.3")
+    machine.search.start(0.0)
+    machine.joined(0.0, takes_options=True)
+    sent(machine)
+    machine.drain()
+    assert sent(machine) == [worker_heartbeat("0.3", draining=True)]
+
+
+@pytest.mark.parametrize("dialect", ["0.1", "0.2"])
+def test_a_connection_of_older_dialects_is_left_when_nothing_runs_on_it(dialect: Dialect) -> None:
+    """MDP-23: its broker, which cannot learn that the worker drains, would give it the next request."""
+    idle = serving(dialect)
+    idle.drain()
+    assert (sent(idle), idle.search.take_actions()) == ([worker_disconnect(dialect)], [Action.CLOSE])
+    busy = serving(dialect)
+    (request,) = give(busy, 1)
+    busy.drain()
+    assert (sent(busy), busy.take_recalled()) == ([], [request])
+    busy.answer(request, [b"done"])
+    assert sent(busy)[1:] == [worker_disconnect(dialect)]
+    assert (give(busy, 2), busy.counters.abandoned, busy.deadline()) == ([], 0, inf)
+    waiting = serving(dialect)
+    (request,) = give(waiting, 1)
+    waiting.drain()
+    waiting.return_one(request)
+    assert (sent(waiting), waiting.counters.returned) == ([worker_disconnect(dialect)], 1)
+    waiting.close()
+    assert sent(waiting) == []
+
+
 @pytest.mark.parametrize("is_connected", [True, False])
 def test_a_worker_that_drains_does_not_register_again(is_connected: bool) -> None:
     """MDP-23: it would get requests that it does not begin."""

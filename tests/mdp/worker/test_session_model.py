@@ -334,6 +334,9 @@ class Walk:
             del reference.hand[place]
             reference.count("answered")
             reference.sent.append(message)
+            if reference.draining and self.dialect != V03 and not reference.hand:
+                reference.sent.append(worker_disconnect(self.dialect))
+                reference.ended()
         self.machine.answer(request, body)
 
     def send_part(self) -> None:

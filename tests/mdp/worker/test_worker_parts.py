@@ -295,7 +295,7 @@ async def test_a_worker_that_stops_begins_no_request_and_others_get_them(endpoin
         await served
         assert worker.waiting == 0
         requests.append(client.request("echo", b"3", wait=True))
-        await eventually(lambda: broker.stats["running"] == 4)  # in the hands of the worker until it has left
+        await eventually(lambda: (broker.stats["running"], broker.stats["queued"]) == (1, 3))  # it has returned what it has not begun
         gate.open.set()
         assert await draining
         assert await requests[0] == [b"0"]
