@@ -31,6 +31,7 @@ class InprocSocket(Protocol):
     def on_writable(self, pipe: Pipe) -> None: ...  # send what waits: a pipe has capacity again
     def inproc_ready(self, pipe: InprocPipe) -> bool: ...  # attach a connected pipe; returns False to refuse it
     def inproc_gone(self, pipe: InprocPipe) -> None: ...  # a connection has ended
+    def inproc_sent(self, pipe: InprocPipe) -> None: ...  # a connection that was left before its name was bound has sent its messages
     def received_inproc(self, pipe: InprocPipe, message: Message) -> None: ...  # take a message from the other end
 
 
@@ -40,12 +41,13 @@ class InprocPipe(Pipe, Passive):
     There is no transport, and messages are handed over when they are written; `flush` makes the sender wait.
     """
 
-    __slots__ = ("_far_queue", "_prefix", "_put", "far", "owner", "paired")
+    __slots__ = ("_far_queue", "_prefix", "_put", "far", "left", "owner", "paired")
 
     def __init__(self, owner: InprocSocket, endpoint: str, *, connecting: bool = False) -> None:
         super().__init__(connecting=connecting, endpoint=endpoint)
         self.owner = owner  # the socket at this end
         self.far: InprocPipe | None = None  # the other end, None while the name is not bound
+        self.left = False  # its socket is closed or disconnected, and waits for the name to send what it has sent before
         self.paired = False  # both ends are ready; messages sent before wait in this end's outbox, later ones are in the other's inbox
         self.takes_octets = False
         self.engine = self
@@ -70,6 +72,11 @@ class InprocPipe(Pipe, Passive):
         far.limit = theirs.sndhwm + rcvhwm if theirs.sndhwm and rcvhwm else UNLIMITED
         if self.throttled:
             self.resume()  # the mark may be higher
+
+    @property
+    def waits(self) -> bool:
+        """Whether messages wait for the name to be bound."""
+        return not self.paired and self.engine is not DETACHED and bool(self.outbox)
 
     def pair(self) -> None:
         """Send what waited until both ends were ready."""
@@ -131,6 +138,8 @@ class InprocPipe(Pipe, Passive):
         self.abort_with("its routing id was taken over")
 
     def abort_with(self, reason: str) -> None:
+        if self.engine is DETACHED:
+            return
         far, self.far = self.far, None
         self.owner.inproc_gone(self)
         if far is not None:
@@ -168,11 +177,14 @@ def _join(connecting: InprocPipe, binder: InprocSocket) -> None:
     far.far, connecting.far = connecting, far
     connecting.connected = far.connected = True
     # What an end sends as soon as it is ready (probe, welcome, subscriptions) waits until the other end is ready too.
-    if not binder.inproc_ready(far) or not owner.inproc_ready(connecting):
+    if not binder.inproc_ready(far) or not (connecting.left or owner.inproc_ready(connecting)):
         connecting.abort_with("the socket does not take this peer")
         return
     connecting.pair()
-    far.pair()
+    if connecting.left:
+        owner.inproc_sent(connecting)
+    else:
+        far.pair()
 
 
 class InprocNames:
@@ -207,6 +219,12 @@ class InprocNames:
                 waiting.remove(pipe)
                 if not waiting:
                     del self._waiting[name]
+
+    def end(self) -> None:
+        """Drop what waits for names, when the context has ended: nothing can bind them."""
+        for pipe in [pipe for waiting in self._waiting.values() for pipe in waiting]:
+            pipe.abort_with("the context has ended")
+        self._waiting.clear()
 
     def bound(self, name: str) -> InprocSocket | None:
         return self._bound.get(name)

@@ -117,6 +117,7 @@ class Pattern:
         return next((pipe for pipe in self.pipes if pipe.connected and pipe.identity == routing_id), None)
 
     def follow_options(self) -> None: ...  # apply options that act at once (SOCK-07)
+    def receiver_failed(self) -> None: ...  # owe no answer to the message that a receiver has failed for
 
     # -- messages
 

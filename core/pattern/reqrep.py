@@ -373,6 +373,9 @@ class Rep(Pattern):
         self.on_state_change()
         return True
 
+    def receiver_failed(self) -> None:
+        self._requester = self._envelope = None
+
     def readable(self) -> bool:
         return self._envelope is None and bool(self.inbound.active)
 

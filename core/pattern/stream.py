@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.errors import HostUnreachable
 from core.pattern.base import Pattern
+from core.pattern.distributor import has_capacity
 from core.pattern.reqrep import Router
 from core.zmtp.connection import Connection, State
 from core.zmtp.frames import encode_frame, frame_at
@@ -14,6 +15,7 @@ from core.zmtp.scan import Batch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from core.pattern.pipe import Pipe
     from core.zmtp.frames import Given
     from core.zmtp.limits import ConnectionLimits
     from core.zmtp.mechanism import Mechanism
@@ -28,18 +30,26 @@ class Stream(Router):
 
     def send(self, frames: Given) -> bool:
         """Send bytes to a peer, or close its connection with an empty frame; raises HostUnreachable, returns False without capacity."""
-        pipe = self.routes.get(frames[0])
-        if pipe is None or not pipe.connected:
-            raise HostUnreachable(routing_id=bytes(frames[0]))
+        pipe = self._connected(frames[0])
         if len(frames) == 2 and not len(frames[1]):
             self._unroute(pipe)
             pipe.engine.finish()
             return True
-        if len(pipe.outbox) >= pipe.limit and not pipe.engine.flush():
+        if not has_capacity(pipe):
             pipe.waiting_for_capacity = True
             return False
         pipe.write(frames, 1)
         return True
+
+    def _connected(self, routing_id: Any) -> Pipe:
+        pipe = self._pipe_of(routing_id)
+        if pipe is None or not pipe.connected:
+            raise HostUnreachable(routing_id=bytes(routing_id))
+        return pipe
+
+    def has_capacity_for(self, first: Any) -> bool:
+        """Return whether the peer has capacity; raises HostUnreachable."""
+        return has_capacity(self._connected(first))
 
     def send_many(self, messages: Sequence[Given]) -> int:
         return Pattern.send_many(self, messages)

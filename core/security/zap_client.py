@@ -165,8 +165,10 @@ class _Watch:
         self.task = None
 
     async def _check(self, key: object, peer: _AcceptedPeer, generation: int) -> None:
-        peer.generation = generation
         reply = await verdict_of(self.judge, peer.request)
+        if reply.status_code == b"300":
+            return  # it cannot say now, and is asked again at the next look
+        peer.generation = generation
         if not reply.accepted and key in self.peers:
             del self.peers[key]
             peer.revoke("authentication was revoked")

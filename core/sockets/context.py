@@ -286,6 +286,7 @@ class Context(SharedInstance, SocketDefaults):
         self._say_end()
 
     def _say_end(self) -> None:
+        self.inproc.end()
         calls, self.on_end = self.on_end, {}
         for call in calls:
             call()

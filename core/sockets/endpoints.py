@@ -76,6 +76,7 @@ class Endpoints:
         self._connectors: dict[str, list[Connector]] = {}
         self._inproc_bound: list[str] = []
         self._inproc_pipes: dict[InprocPipe, None] = {}
+        self._unbound: dict[InprocPipe, None] = {}  # disconnected or closed, with messages for a name that is not bound yet
         self.deferred: dict[Listener | Connector, Callable[[asyncio.AbstractEventLoop], None]] = {}  # starts when the loop runs
         self._leaving: dict[Connector, float] = {}  # disconnected or closed, with messages left to send -> until when
         self._ended: dict[Listener | Connector, None] = {}  # stopped, with a task that still runs
@@ -197,25 +198,41 @@ class Endpoints:
         self._begin(connector, start)
 
     def disconnect(self, endpoint: str) -> None:
-        """Disconnect from an endpoint; queued messages are sent within LINGER (TRN-08). Raises EndpointNotFound."""
-        for pipe in self._inproc_pipes:
-            if pipe.endpoint == endpoint:
-                self._leave_inproc(pipe)
-                return
-        connectors = self._connectors.get(endpoint)
-        if not connectors:
+        """Leave all connections to an endpoint; queued messages are sent within LINGER (TRN-08). Raises EndpointNotFound."""
+        pipes = [pipe for pipe in self._inproc_pipes if pipe.endpoint == endpoint]
+        connectors = self._connectors.pop(endpoint, [])
+        if not pipes and not connectors:
             raise EndpointNotFound(msg=f"not connected to {endpoint}", endpoint=endpoint)
-        connector = connectors.pop()
-        if not connectors:
-            del self._connectors[endpoint]
-        self.deferred.pop(connector, None)
-        self._owner.detach(connector.pipe)
-        self._leave(connector, self._linger_s(None))
+        for pipe in pipes:
+            self._leave_inproc(pipe, self._linger_s(None))
+        for connector in connectors:
+            self.deferred.pop(connector, None)
+            self._owner.detach(connector.pipe)
+            self._leave(connector, self._linger_s(None))
 
-    def _leave_inproc(self, pipe: InprocPipe) -> None:
-        del self._inproc_pipes[pipe]
+    def _leave_inproc(self, pipe: InprocPipe, linger_s: float | None) -> None:
+        """End a connection; what waits for the name to be bound does so within LINGER, while the context is open."""
+        owner = self._owner
+        self._inproc_pipes.pop(pipe, None)
+        owner.detach(pipe)
+        if linger_s == 0 or not pipe.waits or owner.context.closed or asyncio._get_running_loop() is None:
+            self._end_inproc(pipe)
+            return
+        pipe.left = True
+        self._unbound[pipe] = None
+        if linger_s is not None:
+            over = partial(self._end_inproc, pipe)
+            owner.context.supervisor.later("core linger", linger_s, over, failed=lambda _: over())
+
+    def _end_inproc(self, pipe: InprocPipe) -> None:
         self._owner.context.inproc.forget(pipe)
-        pipe.abort_with("disconnected")
+        pipe.abort_with("left")
+
+    def inproc_ended(self, pipe: InprocPipe) -> None:
+        """Note that a connection over inproc has ended."""
+        if pipe in self._unbound:
+            del self._unbound[pipe]
+            self._check_empty()
 
     def _gave_up(self, connector: Connector) -> None:
         """Detach the pipe of a connector that makes no further attempt (ZMTP-47, RECONNECT_IVL -1)."""
@@ -243,14 +260,6 @@ class Endpoints:
             listener.close()
             self._retire(listener)
         self._listeners.clear()
-        for name in self._inproc_bound:
-            self._owner.context.inproc.unbind(name)
-        self._inproc_bound.clear()
-        for pipe in list(self._inproc_pipes):
-            self._leave_inproc(pipe)
-        for accepted in list(self._owner.pattern.pipes):
-            if isinstance(accepted, InprocPipe):  # TRN-13
-                accepted.abort_with("closed")
         connectors = [*self._leaving, *(connector for group in self._connectors.values() for connector in group)]
         self._connectors.clear()
         for connector in connectors:
@@ -259,7 +268,18 @@ class Endpoints:
         for session in list(self.sessions):
             if session not in busy:
                 session.close(linger_s)
+        self._close_inproc(linger_s)
         self._check_empty()
+
+    def _close_inproc(self, linger_s: float | None) -> None:
+        for name in self._inproc_bound:
+            self._owner.context.inproc.unbind(name)
+        self._inproc_bound.clear()
+        for pipe in [*self._unbound, *self._inproc_pipes]:
+            self._leave_inproc(pipe, linger_s)
+        for accepted in list(self._owner.pattern.pipes):
+            if isinstance(accepted, InprocPipe):  # TRN-13
+                accepted.abort_with("closed")
 
     def abandon(self) -> None:
         """Forget all connections when their event loop is closed: it takes no orders, and the system's sockets end with it."""
@@ -267,13 +287,11 @@ class Endpoints:
         self._owner.context.waiting_for_loop.pop(self, None)
         for connector in (*self._leaving, *(one for group in self._connectors.values() for one in group)):
             self._owner.counters.undelivered += connector.pipe.discard_outbox()
-        for name in self._inproc_bound:
-            self._owner.context.inproc.unbind(name)
-        self._inproc_bound.clear()
         for listener in self._listeners.values():
             listener.abandon()
-        for ends in (self._inproc_pipes, self._listeners, self._connectors, self._leaving, self._ended, self.sessions):
+        for ends in (self._listeners, self._connectors, self._leaving, self._ended, self.sessions):
             ends.clear()
+        self._close_inproc(0)
         self._empty = None
         self._check_empty()
 
@@ -339,7 +357,7 @@ class Endpoints:
     @property
     def gone(self) -> bool:
         """Whether a closed socket has sent everything and no task is left."""
-        return not (self.sessions or self._leaving or self._ended)
+        return not (self.sessions or self._leaving or self._ended or self._unbound)
 
     def _check_empty(self) -> None:
         if self._owner.closed and self.gone:

@@ -156,8 +156,7 @@ class SocketBase(Receiving):
 
     def _hand_over_alone(self, pipe: Pipe | None, hand_over: Callable[..., object], *arguments: object) -> None:
         """Give the receiver messages of one peer; if it raises, disconnect that one, and go on with the others."""
-        cut = None if pipe is None else partial(_cut, pipe)
-        self.context.supervisor.call("core receiver", hand_over, *arguments, failed=cut)
+        self.context.supervisor.call("core receiver", hand_over, *arguments, failed=partial(_cut, self.pattern, pipe))
 
     def _forget_dropped(self) -> None:
         """Let a REQ socket with a receiver forget a request that was dropped; it is counted and logged."""
@@ -408,9 +407,18 @@ class SocketBase(Receiving):
         if not pipe.paired:
             self.counters.undelivered += pipe.discard_outbox()
         pipe.release()
+        self._endpoints.inproc_ended(pipe)
         loop = asyncio._get_running_loop()
         if loop is not None:
             loop.call_soon(self._tell_watcher, pipe, False)  # after its last messages, and never inside the other socket's call
+
+    def inproc_sent(self, pipe: InprocPipe) -> None:
+        """See `InprocSocket`; the watcher at the other end hears of its peer first, and then of its end."""
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            pipe.abort_with("left")
+        else:
+            loop.call_soon(pipe.abort_with, "left")
 
     def _follow_receiver(self) -> None:
         """Update whether messages can be put directly into inboxes."""
@@ -444,8 +452,10 @@ class SocketBase(Receiving):
 # Compiled, a method of a class that has interpreted subclasses is looked up by its name at each call. These are called for every read.
 
 
-def _cut(pipe: Pipe, error: Exception) -> None:
-    pipe.engine.abort_with("its receiver has failed")
+def _cut(pattern: Pattern, pipe: Pipe | None, error: Exception) -> None:
+    pattern.receiver_failed()
+    if pipe is not None:
+        pipe.engine.abort_with("its receiver has failed")
 
 
 def _hand_over(socket: SocketBase, receiver: BatchReceiver, batch: Batch) -> None:

@@ -193,3 +193,47 @@ async def test_rtr_08_the_holder_of_a_routing_id_is_reported_as_gone_before_the_
         await router.send_multipart([b"same", b"to the second"])
         assert await second.recv() == b"to the second"
         assert told == [(b"same", True), (b"same", False), (b"same", True)][at_once:]
+
+
+@pytest.mark.parametrize("end", ["close", "disconnect"])
+@pytest.mark.parametrize(("first", "second"), [("PUSH", "PULL"), ("DEALER", "ROUTER"), ("REQ", "REP"), ("PAIR", "PAIR")])
+async def test_sock_15_what_was_sent_before_the_name_was_bound_arrives_within_linger(
+    context: core.Context, first: str, second: str, end: str
+) -> None:
+    """The other end may answer, and nothing comes back to a socket that has disconnected."""
+    sender = context.socket(core.SocketType[first])
+    receiver, other = (context.socket(core.SocketType[second], hello_msg=b"hello", rcvtimeo=60_000) for _ in range(2))
+    sender.connect(NAME)
+    await sender.send(b"1")
+    sender.close() if end == "close" else sender.disconnect(NAME)
+    receiver.bind(NAME)
+    assert (await receiver.recv_multipart())[-1] == b"1"
+    if end == "close":
+        await sender.wait_closed()
+    else:
+        await eventually(lambda: not receiver.pattern.pipes)
+        assert not sender.readable()
+        receiver.close()
+        other.bind(NAME)
+        assert not other.pattern.pipes
+
+
+async def test_sock_15_what_waits_for_a_name_is_dropped_with_linger_or_the_context() -> None:
+    sockets: list[core.Socket] = []
+    async with core.Context() as context:
+        for _ in range(6):
+            sockets.append(context.socket(core.PUSH, linger=-1))
+            sockets[-1].connect(NAME)
+            await sockets[-1].send(b"x")
+        sockets[0].close(0)
+        sockets[1].close(1)
+        sockets[2].disconnect(NAME)
+        sockets[2].close(0)
+        sockets[3].disconnect(NAME)
+        sockets[4].close()
+        for number in range(3):
+            await sockets[number].wait_closed()
+        assert [socket.counters.undelivered for socket in sockets] == [1, 1, 1, 0, 0, 0]
+        pull = context.socket(core.PULL)
+    assert [socket.counters.undelivered for socket in sockets] == [1] * 6
+    assert pull.closed

@@ -173,7 +173,7 @@ async def test_a_name_is_bound_once_until_it_is_unbound(context: core.Context) -
 
 @pytest.mark.parametrize("end", ["disconnect", "close"])
 async def test_what_waits_for_a_name_that_is_left_counts_as_undelivered(context: core.Context, end: str) -> None:
-    push = context.socket(core.PUSH)
+    push = context.socket(core.PUSH, linger=0)
     push.connect(NAME)
     await push.send_many([[b"1"], [b"2"]])
     if end == "close":

@@ -50,7 +50,19 @@ def test_an_unknown_routing_id_and_a_lost_connection_are_refused() -> None:
         with pytest.raises(HostUnreachable, match="no peer has this routing id") as caught:
             stream.send([unknown, b"x"])
         assert caught.value.routing_id == unknown
+        with pytest.raises(HostUnreachable):
+            stream.has_capacity_for(bytearray(unknown))
     assert line.sent() == []
+
+
+def test_the_first_part_of_a_message_finds_out_whether_its_connection_has_capacity() -> None:
+    """As of bytes that can change, which have no hash."""
+    stream = Stream(Options(), Counters(), 1)
+    line, name = connection(stream, sndhwm=1)
+    assert stream.has_capacity_for(bytearray(name))
+    assert stream.send([bytearray(name), b"1"])
+    assert not stream.has_capacity_for(name)
+    assert line.sent() == [[b"1"]]
 
 
 def test_a_full_queue_makes_a_send_wait_unless_the_transport_takes_some() -> None:

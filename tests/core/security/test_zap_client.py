@@ -246,6 +246,7 @@ class Rules:
 
     def __init__(self) -> None:
         self.refused: set[bytes] = set()
+        self.status = b"400"
         self.number = 0
         self.asked: list[bytes] = []
         self.looks = 0
@@ -263,7 +264,7 @@ class Rules:
         self.asked.append(request.domain)
         if request.domain == b"slow" and len(self.asked) == 1:
             await self.gate.wait()
-        return ZapReply(b"400" if request.domain in self.refused else b"200")
+        return ZapReply(self.status if request.domain in self.refused else b"200")
 
     async def looked(self) -> None:
         """Wait until a whole check has passed."""
@@ -302,6 +303,32 @@ async def test_c5_peers_are_checked_once_a_change_and_revoked_once(context: core
     assert [len(asker.revoked) for asker in (one, two, gone, three)] == [1, 0, 0, 0]
     assert one.revoked == ["authentication was revoked"]
     assert [rules.asked.count(domain) for domain in (b"one", b"two", b"gone", b"three")] == [3, 5, 1, 1]
+
+
+async def test_c5_a_peer_of_which_nothing_can_be_said_now_stays_and_is_asked_about_again(context: core.Context, rules: Rules) -> None:
+    """300 is a temporary failure of the authenticator, and disconnected every peer."""
+    one, _ = await ask(context, b"one")
+    two, _ = await ask(context, b"two")
+    rules.status = b"300"
+    rules.refuse(b"one", b"two")
+    await eventually(lambda: rules.asked.count(b"two") > 3)
+    assert one.revoked == two.revoked == []
+    rules.refused, rules.status = {b"two"}, b"400"
+    await two.told()
+    await rules.looked()
+    asked = len(rules.asked)
+    await rules.looked()
+    assert (len(one.revoked), len(two.revoked), len(rules.asked)) == (0, 1, asked)
+
+
+@pytest.mark.faults
+async def test_c5_a_peer_for_which_the_authenticator_fails_leaves(context: core.Context, rules: Rules) -> None:
+    """Its user may be gone from the records, which an authenticator takes for granted."""
+    one, _ = await ask(context, b"one")
+    rules.status = b"500"
+    rules.refuse(b"one")
+    await one.told()
+    assert one.revoked == ["authentication was revoked"]
 
 
 async def test_c5_a_verdict_of_older_rules_is_checked_behind_one_of_newer(context: core.Context, rules: Rules) -> None:

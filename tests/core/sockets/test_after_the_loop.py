@@ -54,3 +54,29 @@ def close_after_the_loop(endpoint: str, absent: str, linger: int | None) -> str:
 async def bind_again(endpoint: str) -> None:
     async with core.Context() as context:
         context.socket(core.DEALER).bind(endpoint)
+
+
+@pytest.mark.parametrize("bound_first", [True, False])
+def test_a_socket_over_inproc_that_is_closed_after_its_loop_is_no_peer_any_longer(bound_first: bool) -> None:
+    """A socket of the context that goes on, on another loop, sent to it."""
+    context = core.Context()
+    push, first, second = context.socket(core.PUSH), context.socket(core.PULL), context.socket(core.PULL)
+
+    async def begin() -> None:
+        if bound_first:
+            push.bind("inproc://after")
+        first.connect("inproc://after")
+        assert not first.readable()
+
+    async def go_on() -> None:
+        if not bound_first:
+            push.bind("inproc://after")
+        second.connect("inproc://after")
+        for body in (b"1", b"2"):
+            await push.send(body)
+            assert await second.recv() == body
+        await context.aclose()
+
+    asyncio.run(begin())
+    first.close()
+    asyncio.run(go_on())

@@ -138,3 +138,26 @@ async def test_a_receiver_that_fails_for_one_peer_gets_the_messages_of_others(en
     by_transport = endpoint != "inproc://x" and not queued  # an error in a read ends the connection
     assert supervisor.faults == ({} if by_transport else {"core receiver": 1})
     assert len(errors) == by_transport
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+async def test_rep_02_a_request_that_its_receiver_failed_for_is_owed_no_answer(endpoint: str) -> None:
+    """The socket answered no other request any more."""
+    supervisor = Supervisor()
+    with supervision.scope(supervisor):
+        async with asyncio.timeout(PATIENCE_S), core.Context() as context:
+            rep = context.socket(core.REP)
+
+            def answers(messages: list[list[bytes]]) -> None:
+                rep.send(b"%d" % (1 // int(messages[0][0])))
+
+            rep.bind(endpoint)
+            rep.set_receiver(answers)
+            bad, good = context.socket(core.REQ, linger=0), context.socket(core.REQ)
+            good.connect(rep.last_endpoint)
+            with bad.connect(rep.last_endpoint):
+                await bad.send(b"0")
+                await eventually(lambda: supervisor.faults)
+            await good.send(b"1")
+            assert await good.recv() == b"1"
+    assert supervisor.faults == {"core receiver": 1}

@@ -217,3 +217,38 @@ async def test_trn_12_an_inproc_peer_that_has_gone_is_not_disconnected_in_place_
         pair.disconnect("inproc://name")
     with pair.connect("inproc://name"):
         second.close()  # which has left the endpoint already
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:*", "ipc://*", "inproc://name"])
+async def test_trn_08_a_disconnect_leaves_every_connection_to_its_endpoint(context: core.Context, endpoint: str) -> None:
+    """As with libzmq; one of two stayed, and got half of the messages."""
+    push, pull, other = context.socket(core.PUSH), context.socket(core.PULL), context.socket(core.PULL)
+    pull.bind(endpoint)
+    other.bind("inproc://other")
+    for _ in range(2):
+        push.connect(pull.last_endpoint)
+    for body in (b"1", b"2"):
+        await push.send(body)
+    assert {await pull.recv(), await pull.recv()} == {b"1", b"2"}
+    push.disconnect(pull.last_endpoint)
+    with pytest.raises(core.EndpointNotFound):
+        push.disconnect(pull.last_endpoint)
+    assert not push.writable()
+    push.connect("inproc://other")
+    for _ in range(2):
+        await push.send(b"x")
+        assert await other.recv() == b"x"
+
+
+@pytest.mark.parametrize("leaves", ["close", "disconnect"])
+async def test_sock_15_what_an_inproc_peer_that_has_gone_did_not_receive_is_not_waited_for(context: core.Context, leaves: str) -> None:
+    push, pull = context.socket(core.PUSH, linger=-1), context.socket(core.PULL)
+    push.connect("inproc://name")
+    pull.bind("inproc://name")
+    await push.send(b"x")
+    pull.close()
+    if leaves == "disconnect":
+        push.disconnect("inproc://name")
+    push.close()
+    await push.wait_closed()
+    assert push.counters.undelivered == 0
