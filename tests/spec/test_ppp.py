@@ -215,7 +215,7 @@ async def test_ppp_13_any_of_them_may_restart_in_any_order_and_no_reply_is_wrong
 
 
 async def test_ppp_14_no_worker_no_hurry_but_not_for_ever(make: Make) -> None:
-    async with pirate.Queue(ANY, ANY, ttl=0.1) as queue:
+    async with pirate.Queue(ANY, ANY, ttl=1.0) as queue:
         client = make(core.DEALER, connect=queue.frontend)
         await client.send_multipart([b"", b"1"])
         await eventually(lambda: queue.counters["request_expired"] == 1)
