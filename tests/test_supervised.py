@@ -204,7 +204,7 @@ async def two_servers(place: Path) -> AsyncIterator[Works]:
         nonlocal beats
         beats += 1
 
-    async with StarScene(heartbeat_ms=100) as scene, scene.client() as client:
+    async with StarScene(heartbeat_ms=400) as scene, scene.client() as client:
         scene.pairs[0].timer(0.01, beat)
 
         async def works() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CALM_MS", "QUICK_MS", "Brokers", "echo", "until"]
 
-QUICK_MS = 150  # where a test waits for silence
+QUICK_MS = 400  # where a test waits for silence; a pause of a busy machine is shorter than two
 CALM_MS = 2000  # where nobody is ever silent
 
 
