@@ -17,7 +17,7 @@ from core import constants, errors
 from core.daemon.command import BIND, CONNECT, Group
 from core.daemon.exit_codes import DiskFailed, RequestFailed, Unreachable, exits, file_problem
 from core.daemon.logs import printable
-from core.daemon.option_fields import FiniteRange, options
+from core.daemon.option_fields import FiniteRange, WholeRange, options
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, listen_problem, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, json_option, read_frames, write_frames, write_json
@@ -178,7 +178,7 @@ def _show(message: list[bytes], as_json: bool) -> None:
 @main.command()
 @socket_options(["pull", "sub", "dealer", "router", "pair", "xsub"], "pull")
 @click.option("--topic", "topics", multiple=True, help="SUB: prefix to subscribe to.  [default: everything]")
-@click.option("--count", type=click.IntRange(min=1), help="Messages to receive.  [default: no limit]")
+@click.option("--count", type=WholeRange(min=1), help="Messages to receive.  [default: no limit]")
 @click.option("--timeout", type=FiniteRange(min=0), help="Seconds to wait for each message.  [default: no limit]")
 @json_option("Print each message as a JSON list.")
 @loop_option
@@ -272,7 +272,7 @@ def keygen(secret_file: str | None, as_json: bool) -> None:
 
 @main.command()
 @socket_options(TYPES, "dealer")
-@click.option("--count", type=click.IntRange(min=1), help="Events to print.  [default: until SIGTERM or SIGINT]")
+@click.option("--count", type=WholeRange(min=1), help="Events to print.  [default: until SIGTERM or SIGINT]")
 @json_option("Print each event as a JSON object.")
 @daemon_options
 def monitor(flags: SocketFlags, count: int | None, as_json: bool, settings: DaemonSettings) -> None:

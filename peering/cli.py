@@ -14,7 +14,7 @@ from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable, exits
 from core.daemon.http import http_option, serve_page
 from core.daemon.metrics import Table, figures_page
-from core.daemon.option_fields import FiniteRange, arguments, build, field_options
+from core.daemon.option_fields import FiniteRange, WholeRange, arguments, build, field_options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, write_json, write_line
@@ -237,8 +237,8 @@ COLUMNS: Final = ("BROKER", "IDLE", "OPEN", "AT PEERS", "FOR PEERS", "DONE", "LO
 @click.option("--clusters", type=click.IntRange(1, 26), default=3, help="Brokers, each with clients and workers.")
 @click.option("--clients", type=click.IntRange(1, 1000), default=10, help="Clients of each cluster.")
 @click.option("--workers", type=click.IntRange(1, 1000), default=5, help="Workers of each cluster.")
-@click.option("--requests", type=click.IntRange(min=1), default=300, help="Tasks in total.")
-@click.option("--burst-max", type=click.IntRange(min=1), default=14, help="Tasks of a client without a pause.")
+@click.option("--requests", type=WholeRange(min=1), default=300, help="Tasks in total.")
+@click.option("--burst-max", type=WholeRange(min=1), default=14, help="Tasks of a client without a pause.")
 @click.option("--pause-max", "pause_max_s", type=FiniteRange(min=0), default=4.0, help="Seconds between bursts.")
 @click.option("--work-max", "work_max_s", type=FiniteRange(min=0), default=1.0, help="Seconds for one task.")
 @click.option("--timeout", "timeout_s", type=SECONDS, default=10.0, help="Seconds a client waits for a reply.")

@@ -13,7 +13,7 @@ from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import RequestFailed, Unreachable, exits
 from core.daemon.http import http_option, serve_page
 from core.daemon.metrics import figures_page
-from core.daemon.option_fields import FiniteRange, arguments, field_options
+from core.daemon.option_fields import FiniteRange, WholeRange, arguments, field_options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, read_frames, write_reply
@@ -186,10 +186,10 @@ def worker(
 @main.command()
 @click.option("--to", "endpoints", type=CONNECT, multiple=True, default=["tcp://127.0.0.1:5555"], help="Queue or server.")
 @click.option("--timeout", type=SECONDS, default=2.5, help="Seconds for each attempt, and for the answer once the server is connected.")
-@click.option("--attempts", type=click.IntRange(min=1), default=3, help="In total.")
+@click.option("--attempts", type=WholeRange(min=1), default=3, help="In total.")
 @click.option("--relaxed", is_flag=True, help="Keep the socket and number the requests; for REP and queues.")
 @click.option("--policy", type=click.Choice(["ordered", "round-robin"]), default="ordered", help="Of several.")
-@click.option("--requests", type=click.IntRange(min=0), help="Instead of BODY: send numbers from 1 to this and check echoes; 0: no end.")
+@click.option("--requests", type=WholeRange(min=0), help="Instead of BODY: send numbers from 1 to this and check echoes; 0: no end.")
 @json_option("Print one JSON object for each reply.")
 @click.argument("body", nargs=-1)
 @security_options(connects=True)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from core.machine.value_copies import NUMBER_MAX
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -28,13 +30,26 @@ _RULE_IDS = re.compile(r" \((?:fault )?[A-Z]{1,4}-?\d+\)")
 
 
 class FiniteRange(click.FloatRange):
-    """A range of numbers; not a number, and infinity, are in none."""
+    """A range of numbers; not a number, infinity, and what no calculation can use are in none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
         if not isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
-        return number
+        return _usable(self, value, number, param, ctx)
+
+
+class WholeRange(click.IntRange):
+    """A range of integers that calculations can use."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return _usable(self, value, super().convert(value, param, ctx), param, ctx)
+
+
+def _usable(of: click.ParamType[Any], value: Any, number: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    if number > NUMBER_MAX:
+        of.fail(f"{value} is too large, above 2**53.", param, ctx)
+    return number
 
 
 def attribute_texts(cls: type) -> dict[str, str]:
@@ -112,7 +127,7 @@ def _click_type(kind: str, zero: bool, values: list[str] | None) -> Any:
     if values:
         return click.Choice(values)
     if kind == "int":
-        return click.IntRange(min=0 if zero else 1)
+        return WholeRange(min=0 if zero else 1)
     if kind == "float":
         return FiniteRange(min=0, min_open=not zero)
     return {"str": str, "bool": bool}[kind]

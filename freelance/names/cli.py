@@ -15,7 +15,7 @@ from core.daemon.config import read_toml
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable, exits
 from core.daemon.http import http_option, serve_page
 from core.daemon.metrics import figures_page
-from core.daemon.option_fields import field_options, options
+from core.daemon.option_fields import WholeRange, field_options, options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, write_json, write_line
@@ -187,7 +187,7 @@ def get(name: str | None, as_json: bool, **asking: Any) -> None:
 
 
 @names.command()
-@click.option("--count", "times", type=click.IntRange(min=1), help="End after this many listings.  [default: never]")
+@click.option("--count", "times", type=WholeRange(min=1), help="End after this many listings.  [default: never]")
 @_JSON
 @_server_options
 @click.argument("name")

@@ -16,7 +16,7 @@ import click
 from core.daemon.command import Command
 from core.daemon.exit_codes import RequestFailed
 from core.daemon.logs import printable
-from core.daemon.option_fields import FiniteRange
+from core.daemon.option_fields import FiniteRange, WholeRange
 from core.daemon.run import settle_memory
 from core.daemon.terminal import write_json
 from core.runtime import runtime
@@ -202,8 +202,8 @@ def report(load: Load, figures: Figures) -> str:
 @click.command(cls=Command)
 @client_options
 @click.option("--service", default="echo", shell_complete=service_names, help="Service to ask; any reply counts.")
-@click.option("--requests", type=click.IntRange(min=1), default=100_000, help="Requests to measure.")
-@click.option("--window", type=click.IntRange(min=1), default=1000, help="Requests in flight; with --rate at most.")
+@click.option("--requests", type=WholeRange(min=1), default=100_000, help="Requests to measure.")
+@click.option("--window", type=WholeRange(min=1), default=1000, help="Requests in flight; with --rate at most.")
 @click.option("--rate", type=FiniteRange(min=0), default=0.0, help="Requests/s at random times, answered or not; 0 for --window.")
 @click.option("--size", type=click.IntRange(min=0, max=16 * 2**20), default=16, help="Bytes of each body.")
 @output_options

@@ -8,7 +8,7 @@ import click
 
 from core.daemon.command import CONNECT, SECONDS
 from core.daemon.exit_codes import RequestFailed, Unreachable, exits
-from core.daemon.option_fields import options
+from core.daemon.option_fields import WholeRange, options
 from core.daemon.run import log_options, loop_option
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option
@@ -60,7 +60,7 @@ HEADERS: Final = click.option(
 client_options = options(
     BROKER,
     click.option("--timeout", type=SECONDS, default=2.5, help="Seconds to wait for an answer, per attempt."),
-    click.option("--attempts", type=click.IntRange(min=1), default=3, help="Times to ask in all."),
+    click.option("--attempts", type=WholeRange(min=1), default=3, help="Times to ask in all."),
     security_options(connects=True),
 )
 output_options = options(json_option(), loop_option, log_options("warning"))

@@ -15,7 +15,7 @@ import click
 
 from core.daemon.command import SECONDS, Command, needs_extra
 from core.daemon.exit_codes import DiskFailed, RequestFailed, exits
-from core.daemon.option_fields import FiniteRange
+from core.daemon.option_fields import FiniteRange, WholeRange
 from core.daemon.terminal import json_option, write_json
 from mdp.commands.client_options import BROKER
 from mdp.eventlog.files import segments
@@ -91,9 +91,9 @@ def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window
 @click.option("--key-scope", type=click.Choice(KEY_SCOPES), default="job", help="Jobs in which a key is the same request.")
 @click.option("--job", metavar="NAME", help="Name of the job in the keys of the requests; the same name repeats them.")
 @click.option("--window", type=click.IntRange(1, WINDOW_MAX), help="Requests in flight per partition.  [default: 256; 16 with --batch]")
-@click.option("--batch", type=click.IntRange(0), default=0, help="Rows of a request, sent as an Arrow table; 0 for a request a row.")
+@click.option("--batch", type=WholeRange(0), default=0, help="Rows of a request, sent as an Arrow table; 0 for a request a row.")
 @click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for each attempt.")
-@click.option("--attempts", type=click.IntRange(1), default=5, help="Maximum times a request is sent.")
+@click.option("--attempts", type=WholeRange(1), default=5, help="Maximum times a request is sent.")
 @click.option("--max-failures", type=FiniteRange(0), help="Rows of a partition that may fail; below 1 the part of them.")
 @click.option("--deadline", type=SECONDS, help="Seconds after which no row is sent or waited for.")
 @click.option(

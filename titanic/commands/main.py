@@ -10,7 +10,7 @@ import click
 
 from core.daemon.command import BIND, SECONDS, Group
 from core.daemon.http import http_option
-from core.daemon.option_fields import FiniteRange, options
+from core.daemon.option_fields import FiniteRange, WholeRange, options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, read_frames, write_json, write_reply
@@ -78,7 +78,7 @@ client_options = options(
     security_options(connects=True),
     BROKER,
     click.option("--timeout", type=SECONDS, default=2.5, help="Seconds to wait for the store, per attempt."),
-    click.option("--attempts", type=click.IntRange(min=1), default=3, help="Times to ask in all."),
+    click.option("--attempts", type=WholeRange(min=1), default=3, help="Times to ask in all."),
 )
 
 
@@ -88,7 +88,7 @@ client_options = options(
 @click.option("--delay", type=FiniteRange(min=0), default=0.0, show_default=False, help="Seconds before it may be given to a worker.")
 @click.option("--ttl", type=FiniteRange(min=0), default=0.0, show_default=False, help="Seconds after which it expires.")
 @click.option(
-    "--give-up-after", type=click.IntRange(min=0), default=0, show_default=False, help="Failed attempts after which it is dead-lettered."
+    "--give-up-after", type=WholeRange(min=0), default=0, show_default=False, help="Failed attempts after which it is dead-lettered."
 )
 @HEADERS
 @_JSON

@@ -14,7 +14,7 @@ from bstar.pair_options import pair_errors, pair_of, pair_options
 from core.daemon.command import BIND, CONNECT, Command
 from core.daemon.http import http_option, serve_page
 from core.daemon.metrics import figures_page
-from core.daemon.option_fields import FiniteRange, build, field_options, given, options
+from core.daemon.option_fields import FiniteRange, WholeRange, build, field_options, given, options
 from core.daemon.run import DaemonSettings, daemon_options, run_daemon
 from core.daemon.security_flags import security_options
 from core.runtime import runtime
@@ -228,9 +228,9 @@ MEMORY_BYTES_MAX: Final = 256 * 1024**2
     help="Store nothing on disk; everything is lost when the process ends. --bytes-max is 268435456 then, unless given.",
 )
 @click.option("--hyphens", is_flag=True, help="Accept UUIDs with hyphens too.")
-@click.option("--segment-bytes", type=click.IntRange(min=65536), default=LogOptions().segment_bytes, help="Size of a segment.")
-@click.option("--heartbeat-ms", type=click.IntRange(min=1), default=2500, help="Must equal that of the broker.")
-@click.option("--liveness", type=click.IntRange(min=1), default=3, help="Silent intervals after which a broker is dead.")
+@click.option("--segment-bytes", type=WholeRange(min=65536), default=LogOptions().segment_bytes, help="Size of a segment.")
+@click.option("--heartbeat-ms", type=WholeRange(min=1), default=2500, help="Must equal that of the broker.")
+@click.option("--liveness", type=WholeRange(min=1), default=3, help="Silent intervals after which a broker is dead.")
 @click.option(
     "--scrub-s",
     type=FiniteRange(min=0),
