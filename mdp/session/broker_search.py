@@ -16,7 +16,8 @@ What is far is not away: when none of several brokers could be connected to in t
 has answered us.
 
 Of a Binary Star pair of brokers one serves and the other refuses, with the time after which to retry. When both were asked in vain, the one
-that refused is asked first, because the other machine may be gone. Ballots that were seen only grow (BST-33).
+that refused is asked first, because the other machine may be gone. If it refuses again and again it hears the other half, which is far and
+has more time then, but no more than a fail-over may wait for. Ballots that were seen only grow (BST-33).
 
 Of a broker of several shards a worker connects to the shard of its service (`mdp.wire.shards`). If that cannot be reached in time, the
 broker is asked again, and the worker connects to the broker itself, which forwards. After a DISCONNECT of a shard the service may belong to
@@ -42,6 +43,11 @@ if TYPE_CHECKING:
     from mdp.wire.commands import Dialect
 
 
+# Rounds in a row in which a passive half refuses that a fail-over may take: one before a vote counts, one while the lease of the other half
+# has not ended.
+_FAIL_OVER_ROUNDS: Final = 2
+# Time of the other half from which it becomes no longer.
+_BESIDE_S: Final = 4.0
 # Connections in a row after which a DISCONNECT of a shard is like that of any broker.
 _DISCONNECTS_MAX: Final = 2
 
@@ -105,7 +111,7 @@ class BrokerSearch:
 
     __slots__ = (
         "_brokers", "_chance", "_due", "_first", "_fixed", "_index", "_joined_at", "_refused_at", "_refused_until", "_actions", "_times",
-        "_far", "_forwarded", "_unreached", "_most_s", "ballot", "dialect", "failures", "service", "shards", "state",
+        "_far", "_forwarded", "_refusals", "_unreached", "_most_s", "ballot", "dialect", "failures", "service", "shards", "state",
     )  # fmt: skip
 
     def __init__(self, brokers: Sequence[str], dialect: Dialect | None, times: SearchTimes, chance: Callable[[], float]) -> None:
@@ -123,6 +129,7 @@ class BrokerSearch:
         self._due = inf
         self._actions: list[Action] = []
         self._far = 0  # rounds in which no broker could be reached in time, since the last `confirmed`
+        self._refusals = 0  # rounds in a row in which a broker refused and none could be connected to
         self._unreached: list[bool] = []  # brokers of this round that were not reached: whether that took too long
         self._forwarded = False  # the shard of our service could not be reached: connect to the broker next
         self._most_s = times.reconnect_max_s  # cap of the next wait
@@ -205,6 +212,7 @@ class BrokerSearch:
         if self.state is SearchState.JOINING:
             self._joined_at = now
             self._refused_until = inf
+            self._refusals = 0
             self._unreached.clear()
             self.state = SearchState.UP
             self._due = inf
@@ -271,7 +279,11 @@ class BrokerSearch:
         if self._index != self._first:
             self._try(now)
             return
-        self._far += any(self._unreached) and len(self._unreached) >= len(self._brokers)
+        self._refusals = self._refusals + 1 if self._refused_until < inf else 0
+        if any(self._unreached):
+            most_s = min(_BESIDE_S, self._times.away_max_s)
+            hears_other = self._refusals > _FAIL_OVER_ROUNDS and self._times.join_s * self.slowness < most_s
+            self._far += hears_other or len(self._unreached) >= len(self._brokers)
         self._unreached.clear()
         if self._refused_until < inf:
             self._index = self._first = self._refused_at

@@ -20,8 +20,8 @@ PROBE, OPEN, CLOSE = Action
 LOST, SILENT, DISCONNECTED = EndReason
 
 
-def search(*brokers: str, dialect: Dialect | None = None) -> BrokerSearch:
-    return BrokerSearch(brokers or (A,), dialect, SearchTimes(), lambda: 1.0)
+def search(*brokers: str, dialect: Dialect | None = None, times: SearchTimes | None = None) -> BrokerSearch:
+    return BrokerSearch(brokers or (A,), dialect, times or SearchTimes(), lambda: 1.0)
 
 
 def test_before_the_start_the_first_broker_is_shown_and_the_newest_dialect_assumed() -> None:
@@ -229,21 +229,67 @@ def test_a_far_broker_beside_one_that_refuses_connections_has_more_time_too() ->
     assert times == pytest.approx([2.0])
 
 
-def test_a_broker_that_is_away_beside_one_that_was_reached_has_no_more_time() -> None:
-    """A fail-over would wait for it."""
+def asked_beside_a_passive_half(made: BrokerSearch, now: float, retry_s: float) -> tuple[list[float], float]:
+    """Play a round in which A is too slow and B refuses; return the times of tries, and its end."""
+    times = list[float]()
+    while made.state is not WAITING:
+        if made.endpoint == B:
+            made.refused(retry_s, now)
+            continue
+        times.append(round(made.deadline() - now, 6))
+        now = made.deadline()
+        made.tick(now)
+    now = made.deadline()
+    made.tick(now)
+    return times, now
+
+
+def test_a_broker_that_is_away_beside_one_that_refuses_has_no_more_time_at_first() -> None:
+    """A fail-over would wait for it: the passive half names the time after which it may serve."""
+    made = search(A, B)
+    made.start(0.0)
+    times, now = asked_beside_a_passive_half(made, 0.0, 1.5)
+    assert now == pytest.approx(2.5 + 0.1)
+    assert (times, made.endpoint, made.slowness) == ([1.0], B, 1.0)
+
+
+def test_the_other_half_has_more_time_when_the_passive_one_refuses_again_and_again() -> None:
+    """It hears the other half, which is far and not gone."""
+    made = search(A, B)
+    made.start(0.0)
+    now, rounds = 0.0, list[list[float]]()
+    for _ in range(6):
+        times, now = asked_beside_a_passive_half(made, now, 0.5)
+        rounds.append(times)
+    assert rounds == [[1.0], [1.0], [1.0], [2.0], [4.0], [4.0]]
+    made.probed(V03, now)
+    made.joined(now)
+    made.confirmed()
+    made.failed(EndReason.LOST, now + 100.0)
+    assert made.slowness == 1.0
+
+
+def test_beside_a_passive_half_a_worker_asks_as_often_as_a_broker_that_takes_over_waits_for_it() -> None:
+    made = search(A, B, times=SearchTimes(away_max_s=1.5))
+    made.start(0.0)
+    now, rounds = 0.0, list[list[float]]()
+    for _ in range(6):
+        times, now = asked_beside_a_passive_half(made, now, 0.5)
+        rounds.append(times)
+    assert rounds == [[1.0], [1.0], [1.0], [2.0], [2.0], [2.0]]
+
+
+def test_after_a_connection_a_refusal_is_the_first_one_again() -> None:
     made = search(A, B)
     made.start(0.0)
     now = 0.0
-    for _ in range(4):
-        while made.state is not WAITING:
-            if made.endpoint == B:
-                made.refused(0.5, now)
-                continue
-            assert made.deadline() == now + 1.0
-            now = made.deadline()
-            made.tick(now)
-        now = made.deadline()
-        made.tick(now)
+    for _ in range(2):
+        _, now = asked_beside_a_passive_half(made, now, 0.5)
+    made.probed(V03, now)
+    made.joined(now)
+    made.failed(EndReason.LOST, now + 100.0)
+    made.tick(made.deadline())
+    asked_beside_a_passive_half(made, now + 200.0, 0.5)
     assert made.slowness == 1.0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mdp
 from mdp.worker.builtin_handlers import echo
 from tests.scenes.far_line import far_line
+from tests.scenes.mdp_paired_brokers import Brokers
 
 ANY = "tcp://127.0.0.1:*"
 FAR_S = 0.6  # a round trip takes longer than one of several brokers may at first
@@ -19,3 +20,14 @@ async def test_workers_and_clients_of_several_far_brokers_are_served() -> None:
             async with mdp.Worker(brokers, "echo", handler=echo, heartbeat_ms=5000, **options):  # type: ignore[arg-type]
                 async with mdp.Client(brokers, timeout=60, attempts=1, **options) as client:  # type: ignore[arg-type]
                     assert await client.request("echo", b"x", wait=True) == [b"x"]
+
+
+async def test_workers_and_clients_beside_the_passive_half_are_served_by_the_far_one() -> None:
+    """The passive half answers, so the far one never had more than a second."""
+    async with Brokers(heartbeat_ms=500) as pair:
+        await pair.settle()
+        async with far_line(pair.fronts[0], FAR_S) as far:
+            pair.fronts[0] = far
+            await pair.worker()
+            client = await pair.client()
+            assert await client.request("echo", b"x", wait=True) == [b"x"]
