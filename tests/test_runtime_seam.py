@@ -121,8 +121,6 @@ PAST: dict[str, tuple[str, ...]] = {
         "majordomo_toolkit/extension.py tempfile.TemporaryDirectory",
         "majordomo_toolkit/extension.py write_text",
         "mdp/commands/bench.py time.perf_counter",
-        "mdp/commands/events.py open",
-        "mdp/commands/events.py open",
         "mdp/commands/top.py time.monotonic",
         "peering/simulation.py random.Random",
         "peering/simulation.py tempfile.TemporaryDirectory",

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict, Unpac
 import mdp
 from core.machine.backoff import backoff_s
 from core.machine.peer_text import BadJson, read_json
+from core.machine.value_copies import check_counts
 from core.rpc.shared_question import SharedQuestion
 from core.runtime import runtime
 from core.runtime.supervision import cancel_all
@@ -380,7 +381,11 @@ class Client:
             tickets: consumed as far as the window allows.
             timeout: seconds to wait for each, None for no limit.
             window: tickets waited for at once.
+
+        Raises:
+            TypeError, ValueError: (when the iteration begins) `window` is no positive integer.
         """
+        check_counts(window=window)
         left = iter(tickets)
         waiting: set[asyncio.Task[Outcome]] = set()
         try:

@@ -16,8 +16,8 @@ from core.daemon.logs import utc_text
 from core.daemon.option_fields import options
 from core.daemon.terminal import json_option, write_json, write_line
 from mdp.eventlog.files import logs_in, read_events
-from mdp.eventlog.format import HEADER_BYTES, KINDS, Block, decode_blocks, decode_header, events_of
-from mdp.eventlog.tail import LogRemoved, Place, end_of_log, runs
+from mdp.eventlog.format import HEADER_BYTES, KINDS, Block, decode_blocks, events_of
+from mdp.eventlog.tail import LogRemoved, Place, end_of_log, read_run, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -70,7 +70,7 @@ async def _follow(directory: str, take: Callable[[Event], None], kind: str | Non
                 for run in runs(str(log), places.get(log, start), skip_lost=True):
                     with suppress(FileNotFoundError):  # removed meanwhile: its broker has begun others
                         new += _chosen(_events_in(run), kind, service)
-                    places[log] = Place(run.segment, run.end)
+                    places[log] = run.after
             except LogRemoved as error:
                 logger.error("%s", error)
                 places[log] = start
@@ -109,10 +109,7 @@ def _chosen(found: Iterable[Event], kind: str | None, service: str | None) -> It
 
 
 def _events_in(run: Run) -> Iterator[Event]:
-    with run.path.open("rb") as file:
-        clock = decode_header(file.read(HEADER_BYTES))
-        file.seek(run.start)
-        octets = file.read(run.end - run.start)
+    clock, octets = read_run(run.path, run.start, run.end, run.made_us)
     for block in decode_blocks(octets, run.start):
         if isinstance(block, Block):
             yield from events_of(block, clock)

@@ -108,6 +108,7 @@ class Local:
 
         Raises:
             TypeError: the module decorates nothing with `mdp.service`.
+            ValueError: it has two handlers of one service.
             TimeoutError: the broker did not register a worker within `READY_S` seconds.
         """
         if isinstance(app, App):

@@ -169,8 +169,13 @@ def handler_of(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def services_of(module: ModuleType) -> list[Callable[..., Any]]:
-    found = [value for value in vars(module).values() if callable(value) and mark_of(value) is not None]
-    return list(dict.fromkeys(found))
+    """Return the marked functions of a module; raises ValueError for two of one service."""  # each would get some of the requests
+    found: dict[str, Callable[..., Any]] = {}
+    for value in vars(module).values():
+        if callable(value) and (mark := mark_of(value)) is not None and (first := found.setdefault(mark.name, value)) is not value:
+            names = f"{name_of(first)} and {name_of(value)}"
+            raise ValueError(f"module {module.__name__} has two handlers of the service {mark.name!r}: {names}")
+    return [*found.values()]
 
 
 def is_typed(function: Callable[..., Any]) -> bool:

@@ -6,7 +6,7 @@ import sys
 from contextlib import closing, contextmanager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from titanic.client import Client
 
+T = TypeVar("T")
 _STORE: Final = click.option(
     "--store", type=click.Path(exists=True, file_okay=False), required=True, help="Directory of the store; it must not be served."
 )
@@ -120,33 +121,32 @@ def repair(store: str, accept_loss: bool) -> None:
     """Repair a damaged store, so that it starts and is no longer degraded."""
     with _held(store) as disk:
         problems, _, _ = check(disk)
-        if not problems:
-            click.echo("nothing to repair")
-            return
-        if not accept_loss:
-            for problem in problems:
-                click.echo(str(problem))
-            raise StoreDamaged(f"{store}: {len(problems)} problems; with --accept-loss the store continues without the lost records")
-        for line in repair_store(disk, runtime.current().random_bytes(16)):
-            click.echo(line)
-    _restart(store, lambda log, index: None)
-    click.echo("repaired")
+        repaired = bool(problems) and accept_loss
+        said = repair_store(disk, runtime.current().random_bytes(16)) if repaired else [str(problem) for problem in problems]
+    if repaired:
+        _restart(store, lambda log, index: None)
+        said.append("repaired")
+    for line in said or ["nothing to repair"]:
+        click.echo(line)
+    if problems and not repaired:
+        raise StoreDamaged(f"{store}: {len(problems)} problems; with --accept-loss the store continues without the lost records")
 
 
 # A command does not know the limits of the daemon, which forgets what is beyond them.
 ALL_KEYS: Final = 2**53
 
 
-def _restart(store: str, work: Callable[[SegmentLog, RequestIndex], None]) -> None:
-    """Open a store as the daemon does, run `work`, write a checkpoint, and close it."""
+def _restart(store: str, work: Callable[[SegmentLog, RequestIndex], T]) -> T:
+    """Open a store as the daemon does, run `work`, write a checkpoint, and close it; return the result."""
     with disk_errors(store):
         index = RequestIndex(Limits(keys_max=ALL_KEYS))
         disk = RealDisk(store)
         _check_is_there(disk)
         log = SegmentLog.open(disk, LogOptions(), index, store=runtime.current().random_bytes(16))
         try:
-            work(log, index)
+            result = work(log, index)
             log.write_checkpoint(checkpoint_of(log, index))
+            return result
         except TitanicError as error:
             raise DiskFailed(str(error)) from None
         finally:
@@ -168,16 +168,21 @@ def promote(store: str, accept_loss: bool) -> None:
     """
     with _held(store) as disk:
         mark = read_mark(disk)
-        if mark is not None and mark.paired:
-            click.echo(_promote_one_of_two(disk, mark, accept_loss))
-            return
-        if mark is None or mark.role != "mirror":
-            raise RequestFailed(f"{store} is no mirror")
-        if (mark.doubt or mark.step is not Step.IN_STEP) and not accept_loss:
-            why = "in doubt: its disk failed" if mark.doubt else f"{mark.step.value}, not in step"
-            raise StoreDamaged(f"the mirror in {store} is {why}; --accept-loss promotes what it holds")
-        write_mark(disk, Mark("store", mark.epoch + 1, store=mark.store))
-    click.echo(f"promoted, epoch {mark.epoch + 1}; serve it with titanic serve --store {store}")
+        promoted = _promote_one_of_two if mark is not None and mark.paired else _promote_mirror
+        said = promoted(disk, mark or Mark(), accept_loss)
+    click.echo(said)
+
+
+def _promote_mirror(disk: RealDisk, mark: Mark, accept_loss: bool) -> str:
+    """Make a mirror the store; return the message for the operator."""
+    where = disk.directory
+    if mark.role != "mirror":
+        raise RequestFailed(f"{where} is no mirror")
+    if (mark.doubt or mark.step is not Step.IN_STEP) and not accept_loss:
+        why = "in doubt: its disk failed" if mark.doubt else f"{mark.step.value}, not in step"
+        raise StoreDamaged(f"the mirror in {where} is {why}; --accept-loss promotes what it holds")
+    write_mark(disk, Mark("store", mark.epoch + 1, store=mark.store))
+    return f"promoted, epoch {mark.epoch + 1}; serve it with titanic serve --store {where}"
 
 
 def _promote_one_of_two(disk: RealDisk, mark: Mark, accept_loss: bool) -> str:
@@ -204,12 +209,8 @@ def _promote_one_of_two(disk: RealDisk, mark: Mark, accept_loss: bool) -> str:
 @log_options("warning")
 def compact(store: str) -> None:
     """Free the disk space of closed requests, and write a checkpoint."""
-
-    def work(log: SegmentLog, index: RequestIndex) -> None:
-        dropped, moved = compact_segments(log, index)
-        click.echo(f"{dropped} segments dropped, {moved} records kept")
-
-    _restart(store, work)
+    dropped, moved = _restart(store, compact_segments)
+    click.echo(f"{dropped} segments dropped, {moved} records kept")
 
 
 def _say_state(state: str, problems: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import msgpack
@@ -11,7 +11,7 @@ import msgpack
 from core.machine.bounded_msgpack import unpack
 from mdp.spark.rows.reply_columns import OK, Answer
 from titanic.errors import TitanicError
-from titanic.wire.batch_frames import NO_REQUEST
+from titanic.wire.batch_frames import DIGEST, NO_REQUEST
 from titanic.wire.tsp import BATCH, CLOSE, REPLY, WAIT, format_uuid, parse_status
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def ok_frames(what: str, reply: Sequence[bytes]) -> list[bytes]:
     raise BatchRefused(what, reason)
 
 
-def commit(client: SyncClient, batch: str, stages: Sequence[tuple[str, int]], timeout_s: float = COMMIT_TIMEOUT_S) -> dict[str, int]:
-    """Commit what was staged; return the store's summary: rows, refused, again, closed.
+def commit(client: SyncClient, batch: str, stages: Sequence[tuple[str, int]], timeout_s: float = COMMIT_TIMEOUT_S) -> dict[str, Any]:
+    """Commit what was staged; return the store's summary: rows, refused, again, closed, and the digest of what was committed first.
 
     While the store has no space for all of the rows, none of them is stored, and the commit is repeated.
 
@@ -60,7 +60,7 @@ def commit(client: SyncClient, batch: str, stages: Sequence[tuple[str, int]], ti
         late = time.monotonic() > give_up_at
         full = parse_status(reply[0]) == 500 and reply[-1].startswith(b"store is full")  # none of its rows is stored
         if parse_status(reply[0]) != 300 and (late or not full):
-            summary: dict[str, int] = unpack(ok_frames(f"commit of batch {batch}", reply)[0])
+            summary: dict[str, Any] = unpack(ok_frames(f"commit of batch {batch}", reply)[0])
             return summary
         if late:
             raise BatchRefused(f"commit of batch {batch}", f"not done after {timeout_s:g} s; the store continues")
@@ -118,6 +118,11 @@ def close_all(client: SyncClient, uuids: Iterable[bytes], window: int) -> None:
     """Have requests forgotten; one that cannot be closed now is left for the next batch."""
     for _ in client.map(CLOSE, (format_uuid(uuid) for uuid in uuids), window=window, wait=True):
         continue
+
+
+def digest_stage(digest: bytes) -> str:
+    """Return the stage of a commit that names the digest of its rows."""
+    return (DIGEST + digest).decode()
 
 
 def stage_of(batch: str, partition: int) -> str:

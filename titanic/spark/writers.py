@@ -12,6 +12,7 @@ import logging
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,12 +26,13 @@ except ImportError:
     raise SparkTooOld("the data source titanic", "4.1") from None
 
 import mdp
+from core.zmtp.frames import encode_message
 from mdp.batch.tables import APART, KEY, encode_batch
 from mdp.spark.batches.cutter import cut
 from mdp.spark.rows.request_keys import PartitionKeys, micro_batch_of, short_key
 from mdp.spark.rows.row_frames import column_frames, column_texts
 from titanic.spark.options import BadOption
-from titanic.spark.store_client import BatchRefused, commit, ok_frames, stage_of
+from titanic.spark.store_client import BatchRefused, commit, digest_stage, ok_frames, stage_of
 from titanic.wire.batch_frames import encode_rows, rows_max
 from titanic.wire.tsp import BATCH
 
@@ -60,6 +62,7 @@ class Staged(WriterCommitMessage):
     stage: str
     chunks: int  # number of its chunks, numbered from 0
     rows: int
+    digest: int = 0  # of its rows: a sum, the same whatever their order
 
 
 class _Writer:
@@ -88,20 +91,21 @@ class _Writer:
         head = (staged.stage.encode(), ttl_ms, self.settings.service.encode())
 
         def requests() -> Iterator[tuple[bytes, ...]]:
-            for rows in self._tables(batches, keys) if self.settings.table_rows else self._chunks(batches, keys):
+            for rows, digest in self._tables(batches, keys) if self.settings.table_rows else self._chunks(batches, keys):
                 name, ttl, service = head
                 yield b"stage", name, b"%d" % staged.chunks, ttl, service, encode_rows(rows)
                 staged.chunks += 1
                 staged.rows += len(rows)
+                staged.digest += digest
 
         with self.settings.client() as client:
             for outcome in client.map(BATCH, requests(), window=_CHUNKS_IN_FLIGHT, wait=True):
                 ok_frames("staging rows", _replied(outcome))
         return staged
 
-    def _chunks(self, batches: Iterator[pa.RecordBatch], keys: PartitionKeys) -> Iterator[Rows]:
+    def _chunks(self, batches: Iterator[pa.RecordBatch], keys: PartitionKeys) -> Iterator[tuple[Rows, int]]:
         chunk: Rows = []
-        octets = 0
+        octets = digest = 0
         for batch in batches:
             named = batch.rename_columns(self.columns)
             bodies = column_frames(named, self.request)
@@ -109,14 +113,16 @@ class _Writer:
             for frames, key in zip(bodies, given, strict=True):
                 size = sum(map(len, frames))
                 if chunk and (len(chunk) >= min(self.settings.chunk_rows, rows_max(octets)) or octets + size > _CHUNK_BYTES_MAX):
-                    yield chunk
-                    chunk, octets = [], 0
+                    yield chunk, digest
+                    chunk, octets, digest = [], 0, 0
                 chunk.append((short_key(keys.next(frames) if key is None else key).encode(), list(frames)))
                 octets += size
+                # Without keys that are made here, which depend on the partition.
+                digest += _digest_of((key or "").encode(), *frames)
         if chunk:
-            yield chunk
+            yield chunk, digest
 
-    def _tables(self, batches: Iterator[pa.RecordBatch], keys: PartitionKeys) -> Iterator[Rows]:
+    def _tables(self, batches: Iterator[pa.RecordBatch], keys: PartitionKeys) -> Iterator[tuple[Rows, int]]:
         """Make a request of some rows each, as a table whose rows are answered apart."""
         named = (batch.rename_columns(self.columns) for batch in batches)
         for piece in cut(named, self.settings.table_rows, _CHUNK_BYTES_MAX):
@@ -124,21 +130,27 @@ class _Writer:
             if self.settings.key:
                 table = table.append_column(KEY, pa.array(column_texts(piece.column(self.settings.key)), pa.string()))
             frames = (encode_batch(table.replace_schema_metadata({APART: b"1"})),)
-            yield [(short_key(keys.next(frames)).encode(), list(frames))]
+            yield [(short_key(keys.next(frames)).encode(), list(frames))], piece.num_rows  # rows in another order make other tables
 
     def commit_staged(self, messages: Sequence[WriterCommitMessage | None], *, replay: bool) -> None:
         staged = [message for message in messages if isinstance(message, Staged)]
         if not staged:
             return
         batch, rows = staged[0].batch, sum(message.rows for message in staged)
+        digest = b"%x" % _digest_of(self.settings.service.encode(), b"%d" % sum(message.digest for message in staged))
+        stages = [(message.stage, message.chunks) for message in staged]
         with self.settings.client() as client:
-            summary = commit(client, batch, [(message.stage, message.chunks) for message in staged])
+            summary = commit(client, batch, [*stages, (digest_stage(digest), 0)])
             with suppress(mdp.RequestError):  # drops what other attempts have staged, those of a driver that died too
                 client.request(BATCH, b"abort", batch.encode(), wait=True)
         if summary["refused"]:
             log.error("batch %s: %d of %d rows were refused, their keys were used for other requests", batch, summary["refused"], rows)
-        if summary["again"] and not summary["closed"] and summary["rows"] != rows:
-            reason = f"was committed before with {summary['rows']} rows, now there are {rows}"
+        if summary["closed"]:
+            log.warning("batch %s was committed before, and closed since: nothing is stored", batch)
+        elif summary["again"] and (summary["rows"] != rows or summary.get("digest", digest) != digest):
+            reason = "was committed before with other rows"
+            if summary["rows"] != rows:
+                reason = f"was committed before with {summary['rows']} rows, now there are {rows}"
             if not replay:
                 raise BatchRefused(f"batch {batch}", f"{reason}; nothing was changed, choose another name for other rows")
             log.warning("batch %s %s: the rows before the job delivers them are not the same each time", batch, reason)
@@ -182,6 +194,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Drop the rows staged by a micro-batch; without a message its name is unknown, and the rows expire."""
         for batch in {message.batch for message in messages if isinstance(message, Staged)}:
             self.drop_staged(batch)
+
+
+def _digest_of(*frames: bytes) -> int:
+    return int.from_bytes(blake2b(encode_message(frames), digest_size=16).digest())
 
 
 def _replied(outcome: Outcome) -> list[bytes]:

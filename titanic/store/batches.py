@@ -40,6 +40,7 @@ from titanic.store.index.answered_times import AnsweredTimes
 from titanic.store.index.reservations import Need, never_fits
 from titanic.store.index.stored_request import State
 from titanic.store.waiters import answer_of, in_slices
+from titanic.wire import batch_frames
 from titanic.wire.batch_frames import NO_REQUEST, BadChunk, BatchChunk, decode_stages, name_of_chunk, parse_count, parse_name, portions
 from titanic.wire.tsp import BAD, FAILED, OK, PENDING, WAIT_MS_MAX, Options, Submission, digest_of, encode_options, format_uuid, parse_uuid
 
@@ -215,7 +216,8 @@ class Batches:
         if not chunks:
             self._staged.pop(name, None)
         if entry is not None and not entry.closing and self._lives(entry):
-            self._store.withdraw(entry, _ignore)  # a job that is run again stages the same rows under the same name
+            # A job that is run again stages the same rows under the same name. If the CLOSE is refused it is dropped later.
+            self._store.withdraw(entry, lambda reply: self.waiting(entry) if reply[0] != OK else None)
 
     def _lives(self, entry: Entry) -> bool:
         return self._store.index.entries.find(entry.uuid) is entry
@@ -240,9 +242,7 @@ class Batches:
         wanted = _stages_of(owner, stages)
         again = known is not None and self._lives(known)
         stage_names = {name for name, _ in wanted}
-        if not again:
-            if batch in self._refused:
-                return [FAILED, self._refused.pop(batch).encode()]  # once: the next commit tries it again
+        if not again and batch not in self._refused:
             for name, count in wanted:
                 chunks = self._staged.get(name, {})
                 if any(number not in chunks or not self._lives(chunks[number]) for number in range(count)):
@@ -259,7 +259,7 @@ class Batches:
         work = self._working.get(batch)
         if work is not None:
             await asyncio.wait([work], timeout=COMMIT_S)
-        if batch in self._refused:
+        if batch in self._refused:  # the reason is answered once: the next commit tries it again
             self._reserved -= stage_names
             return [FAILED, self._refused.pop(batch).encode()]
         entry = self._commits.get(batch)
@@ -318,7 +318,8 @@ class Batches:
                 space.append(need)
             for place in chunks:
                 uuids += await self._release(entry.owner, space, *(held.pop(place, None) or await self._rows_in(*place)))
-            summary = msgpack.packb({"rows": len(uuids), "refused": uuids.count(NO_REQUEST)})
+            digest = batch_frames.digest_in(name for (_, name), _ in wanted)
+            summary = msgpack.packb({"rows": len(uuids), "refused": uuids.count(NO_REQUEST), **digest})
             self._store.answer(entry.uuid, [summary, b"".join(uuids)])
             while entry.reply is None and self._lives(entry):
                 await answer_of(partial(self._store.wait, [format_uuid(entry.uuid)], WAIT_MS_MAX / 1000))

@@ -18,7 +18,7 @@ from titanic.errors import BadRequest
 from titanic.wire.tsp import check_service
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 CHUNK_ROWS_MAX: Final = 10_000  # one chunk occupies the event loop for about ten milliseconds at most
 STAGES_MAX: Final = 100_000  # tasks of one job
@@ -35,6 +35,9 @@ ASK: Final = b"ask"
 NEW: Final = b"new"
 KEPT: Final = b"kept"
 
+
+# A stage of a commit without chunks, of this name and an application's digest of its rows. A store of an earlier version takes it too.
+DIGEST: Final = b"digest:"
 
 _Element = TypeVar("_Element")
 
@@ -99,6 +102,12 @@ def decode_stages(octets: bytes) -> list[tuple[bytes, int]]:
     if b"\0" in b"".join([name for name, _ in stages]):
         raise BadChunk("a name has no NUL")
     return stages
+
+
+def digest_in(names: Iterable[bytes]) -> dict[str, bytes]:
+    """Return the entry of a commit's summary for the digest among its stages, if there is one."""
+    found = next((name for name in names if name.startswith(DIGEST)), None)
+    return {} if found is None else {"digest": found.removeprefix(DIGEST)}
 
 
 def parse_name(frame: bytes) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -17,8 +16,8 @@ except ImportError:
     raise SparkTooOld("an event log as a stream", "4.2") from None
 
 from mdp.eventlog.files import checked_directory
-from mdp.eventlog.format import HEADER_BYTES, decode_header
-from mdp.eventlog.tail import Place, end_of_log, newest_segment, runs
+from mdp.eventlog.format import HEADER_BYTES
+from mdp.eventlog.tail import Place, end_of_log, newest_segment, read_run, runs
 from mdp.spark.eventlog.arrow_columns import piece_batches
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from mdp.eventlog.tail import Run
     from mdp.spark.eventlog.arrow_columns import Wanted
 
 _BATCH_BYTES = 64 * 2**20
@@ -39,11 +39,12 @@ log = logging.getLogger("mdp.spark")
 class Piece(InputPartition):
     """Whole blocks of a segment, by offsets."""
 
-    def __init__(self, path: str, start: int, end: int) -> None:
-        super().__init__(path)
-        self.path = path
-        self.start = start
-        self.end = end
+    def __init__(self, run: Run) -> None:
+        super().__init__(str(run.path))
+        self.path = str(run.path)
+        self.start = run.start
+        self.end = run.end
+        self.made_us = run.made_us
 
 
 class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -66,7 +67,7 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, int]:
         """Begin with the oldest segment, or after the newest block."""
-        return (Place(0, HEADER_BYTES) if self.earliest else self._now())._asdict()
+        return _offset(Place(0, HEADER_BYTES) if self.earliest else self._now())
 
     def getDefaultReadLimit(self) -> Any:
         return ReadMaxBytes(self.batch_bytes)
@@ -82,20 +83,17 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         give_up_at = time.monotonic() + (0.0 if self._stop else _WAIT_S)
         while (found := self._end(at, most)) == at and time.monotonic() < give_up_at:
             time.sleep(_LOOK_EVERY_S)
-        return found._asdict()
+        return _offset(found)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         between = runs(checked_directory(self.directory), Place(**start), Place(**end), skip_lost=self.skip_lost)
-        return [Piece(str(run.path), run.start, run.end) for run in between]
+        return [Piece(run) for run in between]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Piece):
             return
         try:
-            with Path(partition.path).open("rb") as file:
-                clock = decode_header(file.read(HEADER_BYTES))
-                file.seek(partition.start)
-                octets = file.read(partition.end - partition.start)
+            clock, octets = read_run(partition.path, partition.start, partition.end, partition.made_us)
         except FileNotFoundError:
             if not self.skip_lost:
                 raise
@@ -108,6 +106,11 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _end(self, at: Place, most: int | None) -> Place:
         return end_of_log(checked_directory(self.directory), at, self._stop, most, skip_lost=self.skip_lost)
+
+
+def _offset(place: Place) -> dict[str, int]:
+    """Return a place as Spark notes it, without the log where that is unknown."""
+    return {name: value for name, value in place._asdict().items() if value or name != "made_us"}
 
 
 def _choice(options: Mapping[str, str], name: str, usual: str, other: str) -> bool:

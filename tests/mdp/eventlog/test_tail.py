@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mdp.eventlog.files import EventLogWriter, segment_number, segments
 from mdp.eventlog.format import ANSWERED, HEADER_BYTES, Block, Clock, Damage, decode_blocks, encode_block, encode_header
 from mdp.eventlog.log_options import EventLogOptions
-from mdp.eventlog.tail import LogRemoved, Place, end_of_log, newest_segment, runs
+from mdp.eventlog.tail import LogRemoved, Place, end_of_log, newest_segment, read_run, runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,3 +157,25 @@ def test_a_writer_is_followed_over_many_segments(tmp_path: Path) -> None:
             found += more
     found += follow(tmp_path, at)[1]
     assert found == list(range(number))
+
+
+@pytest.mark.parametrize("skip_lost", [False, True])
+@pytest.mark.parametrize("more", [0, 1, 9])
+def test_a_log_that_took_the_place_of_another_is_not_read_from_the_middle(tmp_path: Path, more: int, skip_lost: bool) -> None:
+    """With blocks as long as those before, and with others; a log that ends before the place was waited for."""
+    write(tmp_path, 1, block(1) + block(2))
+    at, _ = follow(tmp_path, BEGINNING)
+    for octets in (block(7), block(7) + block(8) + block(9), encode_block(Block(ANSWERED, 1, 100.0, b"echo" * more)) * 3):
+        write(tmp_path, 1, octets, encode_header(Clock(CLOCK.wall_us + 1, 50.0)))
+        with pytest.raises(LogRemoved, match="no longer has segment 0000000000000001: it is another log"):
+            follow(tmp_path, at, skip_lost=skip_lost)
+    # Also between two places, and when it is read.
+    with pytest.raises(LogRemoved, match="another log"):
+        between(tmp_path, BEGINNING, at, skip_lost=skip_lost)
+    for run in runs(str(tmp_path), BEGINNING):
+        write(tmp_path, 1, block(7))
+        with pytest.raises(FileNotFoundError, match="another log took its place"):
+            read_run(run.path, run.start, run.end, run.made_us)
+        break
+    # A place that an earlier version has noted does not say of which log it is.
+    assert follow(tmp_path, Place(1, HEADER_BYTES))[1]

@@ -92,6 +92,21 @@ def test_services_of_a_module_in_order_of_definition() -> None:
     assert services_of(module) == [first, second]
 
 
+def test_two_handlers_of_a_module_cannot_serve_one_name() -> None:
+    """Each would get some of the requests."""
+
+    def first(request: Any) -> bytes:
+        return b""
+
+    def second(request: Any) -> bytes:
+        return b""
+
+    module = types.ModuleType("app")
+    vars(module).update(first=service("echo")(first), second=service("echo")(second))
+    with pytest.raises(ValueError, match=r"module app has two handlers of the service 'echo': .*first and .*second"):
+        services_of(module)
+
+
 @pytest.mark.parametrize(("value", "frames"), [(b"x", [b"x"]), (b"", [b""]), ([b"a", b""], [b"a", b""]), ((b"a",), [b"a"])])
 def test_bytes_and_lists_of_bytes_are_replies(value: Any, frames: list[bytes]) -> None:
     assert [*reply_frames(value)] == frames

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import json
 import os
 import subprocess
@@ -26,6 +27,7 @@ from titanic.errors import StoreLocked
 from titanic.journal.disk import ReadingDisk, RealDisk
 from titanic.journal.inspection import read_file, segment_name
 from titanic.journal.manifest import OPEN
+from titanic.journal.ownership import Mark, Step, write_mark
 from titanic.journal.record import HEADER_BYTES, Record, RecordKind, encode, scan, seed_of
 from titanic.journal.record_bodies import encode_close
 from titanic.journal.segment_log import LogOptions, SegmentLog
@@ -282,6 +284,31 @@ def test_a_record_this_version_cannot_read_is_named_and_the_others_are_shown(sto
     code, out, err = exit_code("ls", "--store", store)
     assert (code, bool(out), "degraded" in err) == (0, True, True)
     assert exit_code("export", "--store", store)[0] == 0
+
+
+@pytest.mark.parametrize("verb", ["verify", "repair", "repair --accept-loss", "compact", "promote --accept-loss"])
+def test_an_output_that_cannot_be_written_is_no_error_of_the_store(store: Path, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    """A repair and a promotion are finished, and the directory is free again."""
+    if verb.startswith("promote"):
+        write_mark(RealDisk(store), Mark("mirror", 1, Step.BEHIND, paired=True))
+    elif verb != "compact":
+        number = min(int(path.name[:12]) for path in store.glob("*.seg"))
+        flip(store / segment_name(number), records(store, number)[1].offset + 50)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("click.echo", fail)
+        failed = titanic(*verb.split(), "--store", store).exception
+    assert isinstance(failed, OSError)
+    if verb.startswith("promote"):
+        assert titanic("promote", "--store", store).output == "it may serve alone already; nothing changed\n"
+    elif verb == "repair --accept-loss":
+        assert titanic("repair", "--store", store).output == "nothing to repair\n"
+        assert "checkpoint" in os.listdir(store)
+    else:
+        RealDisk(store).lock()
 
 
 @pytest.mark.parametrize("verb", ["verify", "ls", "export", "compact", "promote", "repair"])

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.scenes.waiting import eventually
-from tests.titanic.store.test_batches import live, shop
+from tests.titanic.store.test_batches import Shop, live, shop
 from tests.titanic.store.test_batches_edges import closed, of
+from tests.titanic.store.test_refused_closes import FullDisk
+from titanic.journal.group_commit import JournalOptions
+from titanic.store.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +37,26 @@ async def test_what_was_dropped_is_staged_again(tmp_path: Path, monkeypatch: pyt
     async with shop(tmp_path) as opened:
         assert await opened.stage("job/0/1", ROW) == [b"200"]
         assert (await opened.commit("job", "job/0/1"))[1]["rows"] == 1
+
+
+@pytest.mark.faults
+async def test_an_expired_chunk_whose_close_the_disk_refuses_is_dropped_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stayed until a restart, and could not be staged again."""
+    monkeypatch.setattr("titanic.store.batches.GRACE_S", 0.05)
+    disk = FullDisk(tmp_path)
+    opened = Shop(Store(disk, JournalOptions()))
+    async with opened.store:
+
+        def fill(_: object) -> None:
+            disk.full = True
+
+        opened.store.on_answered = fill  # it has expired
+        assert await opened.stage("job/0/1", ROW, ttl_ms=1) == [b"200"]
+        await eventually(lambda: opened.store.counters["unavailable"])
+        disk.full = False
+        await eventually(lambda: not live(opened) and opened.store.status["state"] == "serving")
+        assert await opened.stage("job/0/1", ROW) == [b"200"]
+        await opened.batches.close()
 
 
 async def test_what_is_being_dropped_is_staged_again_behind_that(tmp_path: Path) -> None:

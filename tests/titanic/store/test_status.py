@@ -116,6 +116,14 @@ async def test_many_tickets_are_waited_for_at_once_and_come_as_they_are_ready(se
     assert service.store.status["dead"] == 1
 
 
+@pytest.mark.parametrize("window", [0, -1])
+async def test_tickets_are_not_waited_for_none_at_a_time(window: int) -> None:
+    """It looked as if no ticket had an outcome."""
+    client = titanic.Client("tcp://127.0.0.1:1")
+    with pytest.raises(ValueError, match=f"window is {window}, it must be positive"):
+        await anext(client.results([client.ticket("0" * 32)], window=window))
+
+
 async def test_leaving_the_loop_over_tickets_early_leaves_nothing_behind(served: Served) -> None:
     _, client, endpoint = served
     tickets = [await client.submit("echo", b"%d" % n) for n in range(20)]
