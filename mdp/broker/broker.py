@@ -15,7 +15,6 @@ from mypy_extensions import mypyc_attr
 
 import core
 from core.machine.deadlines import TIMER_S_MIN
-from core.pattern.reqrep import Router
 from core.rpc.drained import Drained
 from core.runtime import runtime, supervision
 from core.zmtp.limits import PeerLimits
@@ -26,12 +25,12 @@ from mdp.broker.limits import BrokerOptions, BrokerSettings
 from mdp.broker.memory import WholeRecords, give_back
 from mdp.broker.recorder import Recorder
 from mdp.broker.refusal_log import RefusalLog
-from mdp.broker.slow_peers import backlog_of
+from mdp.broker.slow_peers import SlowPeers, backlog_of
 from mdp.broker.workers.peer_limits import Hops
 from mdp.wire.channels import ANNOUNCED, connection_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from core.option_table import OptionValue
@@ -53,8 +52,6 @@ CLOCK_S: Final = 0.001
 # After this many requests an idle broker returns memory to the system; otherwise the C library keeps it (10 MiB measured after a burst of
 # 100,000 requests). It takes some milliseconds, so it is done only while no request is open.
 BURST_REQUESTS = 10_000
-# Interval of looking at peers that read too slowly, while workers are paused for them.
-LOOK_S = 0.005
 # Pause after a failed tick: a lasting fault is logged ten times a second and does not block the loop.
 FAULT_S = 0.1
 # Replies to a client with HELD_BEHIND_MIN open requests are collected up to HELD_MAX, for up to `hold_replies_ms`: a write costs broker and
@@ -116,13 +113,13 @@ class Broker:
             "metadata": ANNOUNCED,
             **(socket_options or {}),
         }
-        self._held_back: set[bytes] = set()  # workers that are not read from
         self._supervisor = supervision.current()
         self._records = WholeRecords(self._end_at_once)
         timed = self._records.kept_by
         self._look_clock = self._supervisor.timer("mdp broker backlog clock", timed(self._look_backlog))
         self._socket = self._context.socket(core.ROUTER, **options)
         self._socket_counters = self._socket.counters
+        self._slow_peers = SlowPeers(self._socket, self._backlog, self._look_clock)
         self._endpoints: list[str] = []
         self._clock = self._supervisor.timer("mdp broker clock", timed(self._on_time))
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -135,7 +132,6 @@ class Broker:
         self._hold_s = self._limits.hold_replies_ms / 1000
         self._release_clock = self._supervisor.timer("mdp broker release clock", timed(self._release))
         self._memory_clock = self._supervisor.timer("mdp broker memory clock", timed(self._give_memory_back))
-        self._disconnecting: set[bytes] = set()  # peers that are being disconnected
         self._recorder: Recorder | None = None
 
     # Called by programs.
@@ -365,10 +361,8 @@ class Broker:
         if self._loop is None:
             return
         now = self._now(self._loop)
-        if peer in self._disconnecting:
-            self._disconnecting.discard(peer)
+        if self._slow_peers.forget(peer):
             self._memory_clock.after(0)  # after its unsent messages were dropped with its connection
-        self._held_back.discard(peer)
         self._held.pop(peer, None)
         with self._records:
             self._flush(self.machine.peer_joined(peer, now) if joined else self.machine.peer_lost(peer, now))
@@ -444,57 +438,8 @@ class Broker:
     def _note_full(self, peers: set[bytes]) -> None:
         """Disconnect peers whose queue is full: they would wait forever for the messages dropped for them."""
         self._full = self._socket_counters.peer_full
-        pattern = self._socket.pattern
-        if isinstance(pattern, Router):
-            self._disconnect_slow(
-                peer for peer in peers if (pipe := pattern.routes.get(peer)) is not None and len(pipe.outbox) >= pipe.limit
-            )
+        self._slow_peers.disconnect_full(self.machine, peers)
 
     def _look_backlog(self) -> None:
-        """Check the unread bytes of all peers: disconnect the slowest, pause workers for those that are waited for."""
-        loop, pattern = self._loop, self._socket.pattern
-        if loop is None or not isinstance(pattern, Router):
-            return
-        directory = self.machine.directory
-        workers = directory.workers.keys() | directory.channels.keys()  # requests wait for them, which have limits of their own
-        waiting = {
-            peer: octets
-            for peer, pipe in pattern.routes.items()
-            if peer not in self._disconnecting and peer not in workers and (octets := pipe.waiting_bytes())
-        }
-        slow = self._backlog.look(waiting, loop.time())
-        awaited = self._backlog.awaited
-        if awaited:  # before anything else can fail: only this timer resumes paused workers
-            self._look_clock.after(LOOK_S)
-        self._disconnect_slow(slow)
-        self._throttle(awaited)
-        if not awaited:  # last: a timer repeats its call after a fault unless it was cancelled in it
-            self._look_clock.cancel()
-
-    def _throttle(self, awaited: Collection[bytes]) -> None:
-        """Pause the workers that answer the clients that are waited for, and resume the others."""
-        pattern, workers = self._socket.pattern, self.machine.directory.workers
-        if not isinstance(pattern, Router) or (not awaited and not self._held_back):
-            return
-        pausing = {
-            connection_of(worker.peer)
-            for worker in workers.values()
-            if awaited and any(request.client in awaited for request in worker.in_flight.values())
-        }
-        for peer in pausing | self._held_back:
-            pipe = pattern.routes.get(peer)
-            if pipe is None or pipe.throttled != (peer in self._held_back):
-                continue
-            if peer not in pausing:
-                self._held_back.discard(peer)
-                pipe.engine.resume()
-            elif not pipe.throttled:
-                self._held_back.add(peer)
-                pipe.engine.throttle()
-
-    def _disconnect_slow(self, peers: Iterable[bytes]) -> None:
-        for peer in peers:
-            if peer not in self._disconnecting:
-                self._disconnecting.add(peer)
-                self.machine.counters.count("cut_slow")
-                self._socket.cut(peer, "it does not read what it is sent")
+        if self._loop is not None:
+            self._slow_peers.look(self.machine, self._loop.time())

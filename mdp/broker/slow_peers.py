@@ -6,18 +6,26 @@ its requests are not read from: TCP slows them down, and no request is lost or e
 is behind for too long, no longer pauses workers, so that other peers do not suffer. A peer that reaches a whole limit is disconnected; for
 the common limit one step early, so that it holds until the next look.
 
-Pure. Looking at every queue costs time, so the next look comes after as many sent bytes as could at most reach a threshold.
+Looking at every queue costs time, so the next look comes after as many sent bytes as could at most reach a threshold.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from core.pattern.reqrep import Router
+from mdp.wire.channels import connection_of
 
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    import core
+    from core.runtime.supervision import Timer
+    from mdp.broker.dispatcher import Dispatcher
     from mdp.broker.limits import BrokerOptions
 
+# Interval of looking at peers that read too slowly, while workers are paused for them.
+LOOK_S = 0.005
 # Near a limit the queues are checked again after this part of it was sent.
 _STEPS = 16
 # Share of `unread_total_max_bytes` that is read from paused workers beyond the high-water mark: 8 MiB by default, as for one peer.
@@ -100,3 +108,78 @@ def backlog_of(limits: BrokerOptions) -> tuple[Backlog, int]:
     hold_ms = min(limits.unread_hold_ms, limits.heartbeat_ms * limits.liveness / 2)
     ahead = limits.unread_total_max_bytes // _AHEAD_PART
     return Backlog(limits.unread_max_bytes, limits.unread_total_max_bytes - ahead, hold_ms / 1000), ahead
+
+
+class SlowPeers:
+    """The policy applied to the peers of a socket: workers that are not read from, and peers that are disconnected."""
+
+    def __init__(self, socket: core.Socket, policy: Backlog, clock: Timer) -> None:
+        self._socket, self._policy = socket, policy
+        self._clock = clock  # calls `look`
+        self._held_back: set[bytes] = set()  # workers that are not read from
+        self._disconnecting: set[bytes] = set()  # peers that are being disconnected
+
+    def forget(self, peer: bytes) -> bool:
+        """Forget a peer that has come or left; return whether it was being disconnected."""
+        was_slow = peer in self._disconnecting
+        self._disconnecting.discard(peer)
+        self._held_back.discard(peer)
+        return was_slow
+
+    def look(self, machine: Dispatcher, now: float) -> None:
+        """Check the unread bytes of all peers: disconnect the slowest, pause workers for those that are waited for."""
+        pattern = self._socket.pattern
+        if not isinstance(pattern, Router):
+            return
+        directory = machine.directory
+        workers = directory.workers.keys() | directory.channels.keys()  # requests wait for them, which have limits of their own
+        waiting = {
+            peer: octets
+            for peer, pipe in pattern.routes.items()
+            if peer not in self._disconnecting and peer not in workers and (octets := pipe.waiting_bytes())
+        }
+        slow = self._policy.look(waiting, now)
+        awaited = self._policy.awaited
+        if awaited:  # before anything else can fail: only this timer resumes paused workers
+            self._clock.after(LOOK_S)
+        self.disconnect(machine, slow)
+        self.throttle(machine, awaited)
+        if not awaited:  # last: a timer repeats its call after a fault unless it was cancelled in it
+            self._clock.cancel()
+
+    def disconnect_full(self, machine: Dispatcher, peers: set[bytes]) -> None:
+        """Disconnect those of the peers whose queue is full."""
+        pattern = self._socket.pattern
+        if isinstance(pattern, Router):
+            self.disconnect(
+                machine, (peer for peer in peers if (pipe := pattern.routes.get(peer)) is not None and len(pipe.outbox) >= pipe.limit)
+            )
+
+    def throttle(self, machine: Dispatcher, awaited: Collection[bytes]) -> None:
+        """Pause the workers that answer the clients that are waited for, and resume the others."""
+        pattern, workers = self._socket.pattern, machine.directory.workers
+        if not isinstance(pattern, Router) or (not awaited and not self._held_back):
+            return
+        pausing = {
+            connection_of(worker.peer)
+            for worker in workers.values()
+            if awaited and any(request.client in awaited for request in worker.in_flight.values())
+        }
+        for peer in pausing | self._held_back:
+            pipe = pattern.routes.get(peer)
+            if pipe is None or pipe.throttled != (peer in self._held_back):
+                continue
+            if peer not in pausing:
+                self._held_back.discard(peer)
+                pipe.engine.resume()
+            elif not pipe.throttled:
+                self._held_back.add(peer)
+                pipe.engine.throttle()
+
+    def disconnect(self, machine: Dispatcher, peers: Iterable[bytes]) -> None:
+        """Disconnect peers, each once."""
+        for peer in peers:
+            if peer not in self._disconnecting:
+                self._disconnecting.add(peer)
+                machine.counters.count("cut_slow")
+                self._socket.cut(peer, "it does not read what it is sent")

@@ -328,7 +328,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "bstar/net/readiness.py": ("tests/bstar/net/test_readiness.py",),
     "bstar/net/state_channel.py": ("tests/bstar/net/test_state_channel.py",),
     "bstar/net/voter.py": ("tests/bstar/net/test_voter.py",),
-    "mdp/broker/slow_peers.py": ("tests/mdp/broker/test_slow_peers.py",),
+    "mdp/broker/slow_peers.py": ("tests/mdp/broker/test_slow_peers.py", *BROKER_SHELL),
     "mdp/access/rules_file.py": (
         "tests/mdp/access/test_rules_file.py",
         "tests/mdp/access/test_rules.py",

@@ -77,7 +77,7 @@ async def test_a_broker_that_has_stopped_has_no_clock() -> None:
 async def test_a_broker_that_has_stopped_has_no_other_timer_either() -> None:
     """A slow peer was disconnected in the same event-loop iteration: memory would be given back after the end."""
     async with mdp.Broker() as broker:
-        broker._disconnecting.add(b"slow")
+        broker._slow_peers._disconnecting.add(b"slow")
         broker._on_peer(b"slow", False)
         assert broker._memory_clock.when is not None
         broker.stop()

@@ -151,14 +151,14 @@ async def test_only_workers_are_paused_whose_answers_a_slow_client_gets() -> Non
         await idle.answer(works[b"idle"])
         await scene.until("replies")
         for _ in range(2):
-            scene.broker._throttle({b"C"})
-            assert scene.broker._held_back == {b"busy"}
-        scene.broker._throttle(set())
-        assert scene.broker._held_back == set()
-        scene.broker._throttle({b"C"})
+            scene.broker._slow_peers.throttle(scene.broker.machine, {b"C"})
+            assert scene.broker._slow_peers._held_back == {b"busy"}
+        scene.broker._slow_peers.throttle(scene.broker.machine, set())
+        assert scene.broker._slow_peers._held_back == set()
+        scene.broker._slow_peers.throttle(scene.broker.machine, {b"C"})
         scene.broker._socket.cut(b"busy")
         await eventually(lambda: scene.broker.stats["workers"] == 1)
-        assert scene.broker._held_back == set()
+        assert scene.broker._slow_peers._held_back == set()
 
 
 async def test_a_client_that_is_too_slow_again_is_disconnected_again() -> None:
@@ -167,7 +167,7 @@ async def test_a_client_that_is_too_slow_again_is_disconnected_again() -> None:
         for turn in (1, 2):
             await client.request(turn, service=b"mmi.service")
             assert isinstance(await client.told(), Final)
-            scene.broker._disconnect_slow([b"C"])
+            scene.broker._slow_peers.disconnect(scene.broker.machine, [b"C"])
             assert scene.broker.counters["cut_slow"] == turn
             await client.watch.lost(turn)
             await client.watch.peers(turn + 1)

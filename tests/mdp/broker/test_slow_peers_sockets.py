@@ -103,4 +103,4 @@ async def test_a_client_that_reads_slower_than_workers_answer_is_waited_for() ->
             replies = await asyncio.gather(*(client.request("big", b"x", wait=True) for _ in range(400)))
         assert replies == [[ANSWER]] * 400
         assert (done, client.counters.repeated, broker.counters["cut_slow"]) == (400, 0, 0)
-        assert not broker._held_back
+        assert not broker._slow_peers._held_back

@@ -328,11 +328,11 @@ async def test_a_slow_client_pauses_the_connection_of_the_services_it_asks() -> 
             pipe = pattern.peer(connection)
             assert pipe is not None
             for _ in range(2):
-                broker._throttle({slow})
-                assert broker._held_back == {connection}
+                broker._slow_peers.throttle(broker.machine, {slow})
+                assert broker._slow_peers._held_back == {connection}
                 assert pipe.throttled
-            broker._throttle(())
-            assert not broker._held_back
+            broker._slow_peers.throttle(broker.machine, ())
+            assert not broker._slow_peers._held_back
             assert not pipe.throttled
             hold.set()
             assert await asked == [b"done"]
