@@ -139,7 +139,7 @@ class ShardWatch:
     def on_change(self, child: Child) -> None:
         self._silence.heard(child.number)
         if not child.ready:
-            self.page.forget(child.number)
+            self.page.ended(child.number)
         warn_of_other_values(self._settings, child)
 
     def beat(self) -> None:

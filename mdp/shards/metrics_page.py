@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,14 +56,26 @@ class FrontPage:
         self._not_ready = not_ready
         self._clock = clock if clock is not None else runtime.current().monotonic
         self._pages: dict[int, dict[str, Any]] = {}
+        self._silent: dict[int, list[Family]] = {}  # counters of the shards that are silent
+        self._ended: list[Family] = []  # and of the processes that have ended
         self._received_at: dict[int, float] = {}
 
     def received(self, shard: int, page: dict[str, Any]) -> None:
+        self._silent.pop(shard, None)
         self._pages[shard] = page
         self._received_at[shard] = self._clock()
 
     def forget(self, shard: int) -> None:
-        self._pages.pop(shard, None)
+        """Show a shard as down; its share of the counters stays, or they would fall, as those of a new broker do."""
+        page = self._pages.pop(shard, None)
+        if page is not None:
+            self._silent[shard] = [family for family in _families_of(page) if family.kind == "counter" and "service" not in family.labels]
+
+    def ended(self, shard: int) -> None:
+        """Show a shard as down, whose next process begins to count anew."""
+        self.forget(shard)
+        ended = _summed([*self._ended, *self._silent.pop(shard, ())])
+        self._ended = [replace(family, samples=family.samples[:SERIES_MAX]) for family in ended]
 
     def page(self, title: str) -> MetricsPage:
         return MetricsPage(title, self._why_not, self._families, self._snapshot)
@@ -72,20 +85,12 @@ class FrontPage:
 
     def _families(self) -> list[Family]:
         """Return the families of all shards; what has the same labels, such as none or an error's code, is added."""
-        found: dict[str, Family] = {}
-        samples: dict[str, dict[tuple[str, ...], float | Histogram]] = {}
-        for _, page in sorted(self._pages.items()):
-            for name, kind, help, labels, of_shard in page["families"]:
-                found.setdefault(name, Family(name, kind, help, tuple(labels)))
-                summed = samples.setdefault(name, {})
-                for values, value in of_shard:
-                    summed[tuple(values)] = _sum(summed.get(tuple(values)), Histogram(*value) if isinstance(value, list) else value)
-        for name, summed in samples.items():
-            found[name].samples = [*summed.items()]
+        shown = [family for _, page in sorted(self._pages.items()) for family in _families_of(page)]
+        kept = [family for families in (self._ended, *self._silent.values()) for family in families]
         up = Family("mdp_shard_up", "gauge", "1 if the shard serves.", ("shard",))
         up.samples = [((str(shard),), float(shard in self._pages)) for shard in range(self._count)]
         return [
-            *found.values(),
+            *_summed([*shown, *kept]),
             up,
             *(Family.single(f"mdp_{name}", "gauge", f"{name} of the front.", n) for name, n in self._more().items()),
         ]
@@ -107,6 +112,31 @@ class FrontPage:
             left_out = table["left_out"] + (0 if before is None else before.left_out)
             tables[table["title"]] = Table(table["title"], table["columns"], rows, left_out)
         return Snapshot(figures, tuple(tables.values()), counters)
+
+
+def _families_of(page: Mapping[str, Any]) -> list[Family]:
+    return [
+        Family(
+            name,
+            kind,
+            help,
+            tuple(labels),
+            [(tuple(values), Histogram(*value) if isinstance(value, list) else value) for values, value in rows],
+        )
+        for name, kind, help, labels, rows in page["families"]
+    ]
+
+
+def _summed(families: Iterable[Family]) -> list[Family]:
+    """Return one family of each name; what has the same labels is added."""
+    found: dict[str, Family] = {}
+    samples: dict[str, dict[tuple[str, ...], float | Histogram]] = {}
+    for family in families:
+        found.setdefault(family.name, family)
+        summed = samples.setdefault(family.name, {})
+        for values, value in family.samples:
+            summed[values] = _sum(summed.get(values), value)
+    return [replace(family, samples=[*samples[name].items()]) for name, family in found.items()]
 
 
 def _sum(before: float | Histogram | None, value: float | Histogram) -> float | Histogram:

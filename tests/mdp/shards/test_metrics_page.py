@@ -68,6 +68,35 @@ def test_a_shard_that_is_away_is_shown_as_down() -> None:
     assert page.not_ready() == why[0]
 
 
+def test_counters_of_all_shards_do_not_fall_when_one_is_silent_or_is_started_again() -> None:
+    """What falls is taken for the counters of a new broker, all of which would have been counted just now."""
+    front = FrontPage(2, dict, lambda: "")
+    page = front.page("mdp broker")
+
+    def failed() -> tuple[float, float]:
+        samples = {family.name: family.samples for family in page.families()}
+        return dict(samples["mdp_requests_failed"])["TIMEOUT",], dict(samples["mdp_queued"])[()]  # type: ignore[return-value]
+
+    front.received(0, sent(shard_page(2, "a")))
+    front.received(1, sent(shard_page(5, "b")))
+    assert failed() == (7, 7)
+    front.forget(1)  # silent
+    assert failed() == (7, 2)
+    front.received(1, sent(shard_page(6, "b")))
+    assert failed() == (8, 8)
+    front.forget(1)
+    front.ended(1)
+    assert failed() == (8, 2)
+    front.received(1, sent(shard_page(1, "b")))
+    assert failed() == (9, 3)
+    front.ended(1)
+    front.ended(1)  # before it had sent a page
+    assert failed() == (9, 2)
+    front.received(1, sent(shard_page(0, "b")))
+    assert failed() == (9, 2)
+    assert dict(next(family.samples for family in page.families() if family.name == "mdp_service_done")) == {("a",): 7, ("b",): 7}
+
+
 def test_a_service_that_two_shards_know_has_one_series() -> None:
     front = FrontPage(2, dict, lambda: "")
     for shard in (0, 1):
