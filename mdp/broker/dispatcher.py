@@ -282,7 +282,7 @@ class Dispatcher(WorkerLifecycle):
             table.reject(peer, dialect, key, "BUSY", "taken out of service")
         elif wish.deadline_ms == 0:
             table.reject(peer, dialect, key, "DEADLINE_EXCEEDED", "no time was left")
-        elif absent and dialect == V03 and not wish.wait and now >= self.held_until:
+        elif absent and dialect == V03 and not wish.wait and (now >= self.held_until or (service is not None and service.offered)):
             table.reject(peer, dialect, key, "NO_SERVICE", "no worker")
         elif len(tail) + REQUEST_OVERHEAD_BYTES > table.memory_left_bytes:
             table.reject(peer, dialect, key, "BUSY", "the broker holds as much as it may")

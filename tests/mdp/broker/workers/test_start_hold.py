@@ -60,6 +60,19 @@ def test_requests_for_a_service_that_does_not_come_fail_when_the_hold_ends(limit
     scene.check()
 
 
+def test_a_service_whose_workers_came_and_left_is_refused_at_once() -> None:
+    """It waited beyond the end of the hold, until its client gave up."""
+    scene = Begun()
+    scene.ready("0.3", b"W1")
+    scene.lose(b"W1")
+    scene.ask("0.3", b"C1")
+    assert scene.failure(b"C1") == "NO_SERVICE"
+    scene.ask("0.3", b"C2", service=b"other")
+    scene.ask("0.3", b"C3", options={"wait": True})
+    assert scene.at_client(b"C2") == scene.at_client(b"C3") == []
+    scene.check()
+
+
 def test_no_hold_when_there_shall_be_none() -> None:
     scene = Begun(start_hold_ms=0)
     scene.ask("0.3", b"C1")
