@@ -66,7 +66,7 @@ class FrontPage:
         self._received_at[shard] = self._clock()
 
     def forget(self, shard: int) -> None:
-        """Show a shard as down; its share of the counters stays, or they would fall, as those of a new broker do."""
+        """Show a shard as down; its share of the counters stays, or they would fall."""
         page = self._pages.pop(shard, None)
         if page is not None:
             self._silent[shard] = [family for family in _families_of(page) if family.kind == "counter" and "service" not in family.labels]

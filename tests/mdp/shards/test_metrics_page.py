@@ -69,7 +69,7 @@ def test_a_shard_that_is_away_is_shown_as_down() -> None:
 
 
 def test_counters_of_all_shards_do_not_fall_when_one_is_silent_or_is_started_again() -> None:
-    """What falls is taken for the counters of a new broker, all of which would have been counted just now."""
+    """Counters that fall are taken for those of a new broker, all of which were counted just now."""
     front = FrontPage(2, dict, lambda: "")
     page = front.page("mdp broker")
 
