@@ -113,6 +113,9 @@ class PairedBroker(Broker):
         self._responder = self.machine.pair = PairResponder(self.pair.ballot(), self.pair.vouches, heartbeat_s)
         self.machine.begin(self._loop.time())
         super()._listen(self._guarded)
+        if isinstance(pattern := self._socket.pattern, Router):
+            for peer in [*pattern.routes]:  # those that came before the term: their limits count in it
+                self._on_peer(peer, True)
         self._rearm()
         self._receive_again(self._frontend.release_held())
 

@@ -138,8 +138,8 @@ class PairedScene:
     def counters(self) -> dict[str, int]:
         return dict(self.broker.pair_counters)
 
-    def peer(self, name: bytes = b"", endpoint: str = "") -> Peer:
-        return Peer(self.context, endpoint or self.endpoint, name)
+    def peer(self, name: bytes = b"", endpoint: str = "", **options: int) -> Peer:
+        return Peer(self.context, endpoint or self.endpoint, name, **options)
 
     async def worker(self, name: bytes = b"", credit: int = 1) -> Peer:
         """Return a worker that the broker knows."""

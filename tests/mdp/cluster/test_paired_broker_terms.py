@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -132,6 +133,24 @@ async def test_requests_held_during_a_claim_are_those_of_the_term(held: bool) ->
             scene.pair.begin()
         assert [is_final(await client.told(), of) for client in clients for of in (1, 2)] == [True] * 4
         assert scene.counters.get("served_after_a_claim", 0) == 4 * held
+
+
+async def test_limits_of_a_peer_that_came_before_the_term_count_in_it() -> None:
+    """A reply beyond them ended the connection of the client, which then sent the request again."""
+    scene = PairedScene()
+    scene.pair.says = Verdict.HOLD
+    async with scene:
+        client = scene.peer(maxmsgsize=1000, tell_limits=1)
+        await client.request(1, bytes(900), bytes(900))
+        await eventually(lambda: scene.pair.asked)
+        scene.pair.begin()
+        worker = await scene.worker()
+        work = await worker.work()
+        assert isinstance(work, Work)
+        await worker.answer(replace(work, body=[bytes(2000)]))
+        refused = await client.told()
+        assert isinstance(refused, Failure)
+        assert refused.code == "TOO_LARGE"
 
 
 async def test_the_numbers_of_a_pair() -> None:
