@@ -84,7 +84,7 @@ PAST: dict[str, tuple[str, ...]] = {
         "core/blocking/shared_loop.py threading.RLock",
         "core/runtime/instances.py threading.RLock",
         "core/runtime/leftovers.py threading.Event",
-        "core/runtime/loop_thread.py threading.Lock",
+        "core/runtime/loop_thread.py threading.RLock",
     ),
     SYSTEM: (
         "core/daemon/command.py os.open",

@@ -107,7 +107,7 @@ class SharedLoop:
         It may come from a signal handler at any time, also when the message is on its way to this thread.
         """
         receive = _Receive()
-        done = self._running().start(self._receive(receive, call, *arguments, **options))
+        done = self._running().start(self._receive(receive, call, *arguments, **options), waits=True)
         try:
             result = done.result()
             receive.has_result = True

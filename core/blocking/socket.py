@@ -176,7 +176,7 @@ class Socket(Shadowable, OptionValues, UpperCase):
         return EndpointScope("connect", endpoint_text(addr), self.disconnect)
 
     def unbind(self, addr: str | bytes) -> None:
-        """Stop listening on a resolved endpoint. Raises EndpointNotFound (ENOENT)."""
+        """Stop listening on an endpoint, resolved or with the host name given. Raises EndpointNotFound (ENOENT)."""
         self._call("unbind", addr)
 
     def disconnect(self, addr: str | bytes) -> None:
@@ -196,6 +196,11 @@ class Socket(Shadowable, OptionValues, UpperCase):
     def send_multipart(self, msg_parts: Sequence[bytes], flags: int = 0, copy: bool = True, track: bool = False) -> None:
         """Send a message `[frame, …]`; see `core.Socket.send_multipart`."""
         self._call("send_multipart", msg_parts, flags, copy, track)
+
+    def send_later(self, msg_parts: Sequence[bytes]) -> Future[None]:
+        """Send a message in the background, in the order of all sends; for code that must not wait."""
+        self._inner.check_open()
+        return LOOP.start(self._inner.send_multipart, msg_parts)
 
     @overload
     def recv(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> bytes: ...
@@ -258,10 +263,10 @@ class Socket(Shadowable, OptionValues, UpperCase):
         self, msg: Any, serialize: Callable[[Any], Sequence[bytes]], flags: int = 0, copy: bool = True, **kwargs: Any
     ) -> None:
         """Send an object as the frames that `serialize` returns."""
-        self._call("send_serialized", msg, serialize, flags, copy, **kwargs)
+        self.send_multipart(serialize(msg), flags, copy, **kwargs)
 
     def recv_serialized(self, deserialize: Callable[[Message], Any], flags: int = 0, copy: bool = True) -> Any:
-        """Receive a message, converted by `deserialize`."""
+        """Receive a message, converted by `deserialize`, which runs on the event loop and cannot use blocking sockets."""
         return self._call("recv_serialized", deserialize, flags, copy)
 
     # -- options

@@ -14,11 +14,11 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from core.blocking.context import Context
+from core.blocking.socket import Socket
 from core.constants import PUB
 from core.errors import ZMQError
 
 if TYPE_CHECKING:
-    from core.blocking.socket import Socket
     from core.sockets.socket import Socket as AsynchronousSocket
 
 __all__ = ["TOPIC_DELIM", "PUBHandler", "TopicLogger"]
@@ -95,9 +95,14 @@ class PUBHandler(logging.Handler):
             record = copy(record)
             record.msg = text
         parts = [self.root_topic, record.levelname, subtopic if delimiter else ""]
+        # A record may come from the event loop of the blocking sockets, or while that waits for the lock of this handler.
         try:
             topic = ".".join(part for part in parts if part).encode("utf-8", "replace")
-            self.socket.send_multipart([topic, self.format(record).encode("utf-8", "replace")])
+            message = [topic, self.format(record).encode("utf-8", "replace")]
+            if isinstance(self.socket, Socket):
+                self.socket.send_later(message)
+            else:
+                self.socket.send_multipart(message)
         except (ZMQError, ValueError, TypeError, KeyError):  # an argument that does not fit the text, or a closed socket
             self.handleError(record)
 

@@ -11,6 +11,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from core.errors import WrongOwner
 from core.runtime import supervision
 from core.runtime.event_loop import loop_factory
 
@@ -33,17 +34,20 @@ class LoopThread:
         self._last = last
         self._pid = os.getpid()
         self._ended = False
-        self._lock = threading.Lock()  # work reaches the loop before it is stopped, or is refused
+        self._lock = threading.RLock()  # work reaches the loop before it is stopped, or is refused; a collection may call within a call
         self._loop = loop_factory()()
         self._thread = supervision.current().thread("core loop thread", self._serve, failed=lambda _: self._finish())
         self._thread.name = name
 
-    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    def start(self, coroutine: Coroutine[Any, Any, T], *, waits: bool = False) -> Future[T]:
         """Run a coroutine on the loop; any thread can wait for the future, cancelling it cancels the coroutine.
 
-        Raises what `closed` makes if the loop has ended, RuntimeError in a process forked from the thread's.
+        Raises what `closed` makes if the loop has ended, RuntimeError in a process forked from the thread's, and WrongOwner on the loop's
+        own thread if the caller `waits`.
         """
         try:
+            if waits:
+                self._check_caller()
             with self._lock:
                 self._check()
                 return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -53,7 +57,7 @@ class LoopThread:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for its end; Ctrl-C cancels it. Raises like `start`."""
-        done = self.start(coroutine)
+        done = self.start(coroutine, waits=True)
         try:
             return done.result()
         except BaseException:
@@ -72,6 +76,7 @@ class LoopThread:
         """
         if os.getpid() != self._pid:
             return
+        self._check_caller()
         with self._lock:
             first, self._ended = not self._ended, True
         if first:
@@ -85,6 +90,10 @@ class LoopThread:
 
     def is_current(self) -> bool:
         return threading.current_thread() is self._thread
+
+    def _check_caller(self) -> None:
+        if self.is_current():
+            raise WrongOwner(msg="a blocking call of a function that runs on the event loop would wait for itself")
 
     def _check(self) -> None:
         if os.getpid() != self._pid:

@@ -73,6 +73,7 @@ class Endpoints:
         self.sessions: dict[SessionPort, None] = {}  # connections with a transport, ready or not
         self._owner = owner
         self._listeners: dict[str, Listener] = {}
+        self._given: dict[str, str] = {}  # endpoint with a host name, as given to bind -> resolved
         self._connectors: dict[str, list[Connector]] = {}
         self._inproc_bound: list[str] = []
         self._inproc_pipes: dict[InprocPipe, None] = {}
@@ -141,6 +142,8 @@ class Endpoints:
         listen = listen_ipc(parsed, options, owner.context.exclusive_ipc) if isinstance(parsed, IpcBind) else listen_tcp(parsed, options)
         listener = Listener(owner, listen, options, self._session_closed)
         self._listeners[listener.endpoint] = listener
+        if "*" not in endpoint:
+            self._given[endpoint] = listener.endpoint
         if danger := unprotected(options, listener.endpoint):
             owner.context.bound_unprotected(listener.endpoint, danger)
         self.last = listener.endpoint
@@ -153,13 +156,13 @@ class Endpoints:
             raise InvalidEndpoint(ENOCOMPATPROTO, f"a {kind} socket has no inproc endpoints: {endpoint}", endpoint=endpoint)
 
     def unbind(self, endpoint: str) -> None:
-        """Stop listening; connections stay (TRN-07). Raises EndpointNotFound: not bound to exactly this (ENOENT)."""
+        """Stop listening on an endpoint, resolved or with the host name given; connections stay (TRN-07). Raises EndpointNotFound."""
         name = endpoint.removeprefix("inproc://")
         if endpoint.startswith("inproc://") and name in self._inproc_bound:
             self._inproc_bound.remove(name)
             self._owner.context.inproc.unbind(name)
             return
-        listener = self._listeners.pop(endpoint, None)
+        listener = self._listeners.pop(self._given.pop(endpoint, endpoint), None)
         if listener is None:
             raise EndpointNotFound(msg=f"not bound to {endpoint}", endpoint=endpoint)
         self.deferred.pop(listener, None)

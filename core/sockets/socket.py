@@ -139,7 +139,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         return EndpointScope("connect", endpoint, self.disconnect)
 
     def unbind(self, addr: str | bytes) -> None:
-        """Stop listening on a resolved endpoint; connections stay. Raises EndpointNotFound (ENOENT)."""
+        """Stop listening on an endpoint, resolved or with the host name given; connections stay. Raises EndpointNotFound (ENOENT)."""
         self._check_owner()
         self._endpoints.unbind(endpoint_text(addr))
 

@@ -164,6 +164,16 @@ async def test_trn_07_leaving_what_was_never_joined_is_enoent(make: Make, endpoi
         assert unknown.value.errno == core.ENOENT
 
 
+async def test_trn_03_unbind_takes_a_host_name_as_it_was_given_to_bind(make: Make, free_port: int) -> None:
+    pull, given = make(core.PULL), f"tcp://localhost:{free_port}"
+    for text in (given, f"tcp://127.0.0.1:{free_port}"):
+        pull.bind(given)
+        assert pull.last_endpoint == f"tcp://127.0.0.1:{free_port}"
+        pull.unbind(text)
+        with pytest.raises(core.EndpointNotFound):
+            pull.unbind(given)
+
+
 async def test_trn_03_unbind_wants_the_resolved_endpoint(make: Make) -> None:
     pull = make(core.PULL, bind=TCP)
     with pytest.raises(core.EndpointNotFound):

@@ -45,8 +45,8 @@ def pair() -> Iterator[tuple[zmq.Socket, zmq.Socket]]:
 def interrupted(receive: Callable[[], object]) -> None:
     start, thread = LoopThread.start, threading.get_ident()
 
-    def begin(loop: LoopThread, work: Coroutine[Any, Any, Any]) -> Any:
-        future = start(loop, work)
+    def begin(loop: LoopThread, work: Coroutine[Any, Any, Any], **options: Any) -> Any:
+        future = start(loop, work, **options)
         return Interrupted(future) if threading.get_ident() == thread else future
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Alarm):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gc
 import threading
@@ -96,6 +97,26 @@ def test_a_forgotten_socket_is_closed_with_a_warning() -> None:
     context.term()  # does not wait for it
 
 
+def test_a_socket_that_is_collected_as_a_call_begins_does_not_keep_that_from_going_on(
+    pair: tuple[zmq.Socket, zmq.Socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection may run at any allocation; it waited for a lock that its own thread had."""
+    a, b = pair
+    begin = asyncio.run_coroutine_threadsafe
+
+    def collect_and_begin(coroutine: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        gc.collect()
+        return begin(coroutine, loop)
+
+    circle: list[Any] = [a.context.socket(zmq.PUB)]
+    circle.append(circle)
+    del circle
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", collect_and_begin)
+    with pytest.warns(ResourceWarning, match="not closed"):
+        a.send(b"x")
+    assert b.recv() == b"x"
+
+
 def test_topics_and_endpoints() -> None:
     with zmq.Context() as context, context.socket(zmq.XPUB) as pub, context.socket(zmq.SUB) as sub:
         pub.bind("tcp://127.0.0.1:*")
@@ -152,3 +173,14 @@ async def test_what_runs_on_another_event_loop_is_no_copy() -> None:
     for kind in (zmq.Socket, core.Socket):
         with pytest.raises(TypeError, match="not a"):
             kind.shadow(0x7F00)  # type: ignore[arg-type]
+
+
+def test_a_function_that_runs_on_the_event_loop_is_refused_what_would_wait_for_it(pair: tuple[zmq.Socket, zmq.Socket]) -> None:
+    a, b = pair
+    a.send(b"x")
+    for call in (b.recv, lambda: b.send(b"y"), lambda: b.poll(0), lambda: b.linger):
+        a.send(b"x")
+        with pytest.raises(zmq.WrongOwner, match="wait for itself"):
+            b.recv_serialized(lambda _, call=call: call())  # type: ignore[misc]
+    a.send_serialized(b"z", lambda text: [text, *b.recv_multipart()])
+    assert b.recv_multipart() == [b"z", b"x"]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import socket
+import threading
 from typing import TYPE_CHECKING
 
 import core
 import core.blocking as zmq
+from core.blocking.shared_loop import LOOP
 from core.log.handlers import PUBHandler, TopicLogger
 
 if TYPE_CHECKING:
@@ -56,3 +59,40 @@ async def test_a_socket_of_asyncio_can_be_used_on_its_loop() -> None:
         assert (handler.socket, handler.ctx) == (pub, context)
         handler.emit(logging.LogRecord("name", logging.INFO, __file__, 1, "text", (), None))
         assert await sub.recv_multipart() == [b"root.INFO", b"text\n"]
+
+
+def test_what_the_event_loop_of_blocking_sockets_logs_is_published_too() -> None:
+    """It waited for itself, and all blocking sockets of the program stood still."""
+    logger = logging.getLogger("core.socket")
+    with zmq.Context() as context, context.socket(zmq.SUB) as sub, context.socket(zmq.PULL) as pull:
+        handler = PUBHandler("inproc://own", context=context)
+        sub.connect("inproc://own")
+        sub.subscribe("")
+        logger.addHandler(handler)
+        try:
+            port = pull.bind_to_random_port("tcp://127.0.0.1")
+            with socket.create_connection(("127.0.0.1", port)) as peer:
+                peer.sendall(b"GET / HTTP/1.0\r\n\r\n" + bytes(64))
+                topic, text = sub.recv_multipart()
+        finally:
+            logger.removeHandler(handler)
+        assert topic == b"WARNING"
+        assert b"ended for its fault" in text
+        handler.socket.close()
+
+
+def test_publishing_a_record_waits_for_nothing() -> None:
+    """The event loop may wait for the lock of the handler, which logs."""
+    gate = threading.Event()
+    with zmq.Context() as context, context.socket(zmq.SUB) as sub:
+        handler = PUBHandler("inproc://busy", context=context)
+        sub.connect("inproc://busy")
+        sub.subscribe("")
+        LOOP.soon(gate.wait)
+        logger = logging.Logger("busy")
+        logger.addHandler(handler)
+        for number in range(3):
+            logger.info("%d", number)
+        gate.set()
+        assert [sub.recv_multipart() for _ in range(3)] == [[b"INFO", b"%d\n" % number] for number in range(3)]
+        handler.socket.close()

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from core.errors import WrongOwner
 from core.runtime.loop_thread import LoopThread
 
 
@@ -96,5 +97,18 @@ def test_a_forked_copy_gets_an_error_and_ends_nothing(thread: LoopThread, monkey
         with pytest.raises(RuntimeError, match="make another one after the fork"):
             thread.run(name_of_thread())
         thread.end()
+    assert thread.run(name_of_thread()) == "loop-thread-test"
+    thread.end()
+
+
+def test_a_call_on_its_own_thread_that_would_wait_for_itself_is_refused(thread: LoopThread) -> None:
+    """It waited for ever, with all other callers."""
+
+    async def wait_for_own() -> None:
+        for call in (lambda: thread.run(name_of_thread()), thread.end):
+            with pytest.raises(WrongOwner, match="wait for itself"):
+                call()
+
+    thread.run(wait_for_own())
     assert thread.run(name_of_thread()) == "loop-thread-test"
     thread.end()
