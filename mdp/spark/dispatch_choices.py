@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BROKERS", "INPUT_FORMATS", "KEY_SCOPES", "NAMES", "ON_ERROR", "SOURCES", "WINDOW_MAX"]
+__all__ = ["BROKERS", "INPUT_FORMATS", "KEY_SCOPES", "NAMES", "ON_ERROR", "SOURCES", "SPARKS_OWN", "WINDOW_MAX"]
 
 INPUT_FORMATS: Final = ("csv", "json", "parquet", "text", "titanic")
 # Choices for a row without a reply.
@@ -19,3 +19,5 @@ WINDOW_MAX: Final = 65_535
 SOURCES: Final = "mdp.spark.sources"
 # The entry point of this group is a client of name servers with a method `resolve`, which `core.Context` takes.
 NAMES: Final = "mdp.spark.names"
+# Options of a data source that Spark adds.
+SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "queryname"})

@@ -16,10 +16,7 @@ and write everything that the session may.
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 import uuid
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -35,6 +32,7 @@ from pyspark.sql import SparkSession as ClassicSession
 from core.machine.bounded_msgpack import BadMsgpack, unpack
 from core.runtime import supervision
 from mdp.errors import HandlerError
+from mdp.spark.named_sessions import NamedSessions
 from mdp.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -73,8 +71,8 @@ class SparkLimits:
         query_bytes_max: bytes of a query.
         run_s: seconds a request may run.
         concurrency: running requests; each has a thread, and Spark shares its cores among them.
-        sessions_max: named sessions; beyond it the least recently used one is dropped.
-        session_idle_s: seconds after which an unused named session is dropped.
+        sessions_max: named sessions; beyond it the least recently used one is dropped, but none in which a request runs.
+        session_idle_s: seconds after its last request has ended, after which a named session is dropped.
     """
 
     rows_max: int = 1_000_000
@@ -115,7 +113,7 @@ class SparkWorker:
         options: of `mdp.Worker`: `heartbeat_ms`, `drain_s`, …
 
     Attributes:
-        sessions: current named sessions.
+        sessions: names of the current named sessions.
     """
 
     def __init__(
@@ -131,9 +129,7 @@ class SparkWorker:
         **options: Unpack[ServingSettings],
     ) -> None:
         self.limits = limits or SparkLimits()
-        self.sessions: OrderedDict[str, tuple[SparkSession, float]] = OrderedDict()
-        self._spark = spark
-        self._making = threading.Lock()  # two requests of one name have one session
+        self.sessions = NamedSessions(spark.newSession, self.limits.sessions_max, self.limits.session_idle_s)
         self._stack = AsyncExitStack()
         # Twice as many as may run: an interrupted one may still run when the next request comes.
         self._threads = ThreadPoolExecutor(2 * self.limits.concurrency, thread_name_prefix="mdp-spark")
@@ -202,13 +198,13 @@ class SparkWorker:
     def _collect(self, asked: SparkRequest, tag: str, sessions: list[SparkSession]) -> pa.Table:
         limits = self.limits
         try:
-            session = self._session(asked.session)
-            sessions.append(session)
-            _mark(session, tag)
-            try:
-                table = asked.run(session).limit(limits.rows_max + 1).toArrow()
-            finally:
-                _unmark(session, tag)
+            with self.sessions.use(asked.session) as session:
+                sessions.append(session)
+                _mark(session, tag)
+                try:
+                    table = asked.run(session).limit(limits.rows_max + 1).toArrow()
+                finally:
+                    _unmark(session, tag)
         except PySparkException as error:
             raise HandlerError(text=_one_line(error)) from None
         except Py4JError as error:
@@ -231,20 +227,6 @@ class SparkWorker:
             raise HandlerError(text="BAD_REQUEST: a query is UTF-8") from None
         args = options.get("args")
         return SparkRequest(lambda session: session.sql(query, args=args), options.get("session", ""), options.get("format", "arrow"))
-
-    def _session(self, name: str) -> SparkSession:
-        """Return the session of a name, or a new unnamed one; blocks while the Java process makes it."""
-        with self._making:
-            now = time.monotonic()
-            while self.sessions and next(iter(self.sessions.values()))[1] < now - self.limits.session_idle_s:
-                self.sessions.popitem(last=False)
-            kept = self.sessions.pop(name, None) if name else None
-            session = self._spark.newSession() if kept is None else kept[0]
-            if name:
-                self.sessions[name] = (session, now)
-                if len(self.sessions) > self.limits.sessions_max:
-                    self.sessions.popitem(last=False)
-        return session
 
 
 def _call(function: Function, frames: Sequence[bytes]) -> SparkRequest:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from core.address import NameConnect, parse_connect
+from core.errors import InvalidEndpoint
 from mdp.batch.tables import ROWS_MAX
 from mdp.client.sync import SyncClient
+from mdp.spark.dispatch_choices import SPARKS_OWN
 from mdp.spark.rows.curve_files import CurveFiles
+from mdp.spark.rows.reply_columns import DECODERS
+from mdp.wire.commands import is_service_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# Options that Spark adds.
-_SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname"})
+# Decoder of requests that are tables.
+TABLE: Final = "table"
 # So that the key of a staged chunk, which contains it, fits a store's limit.
-_BATCH_CHARACTERS_MAX = 100
+_BATCH_BYTES_MAX = 100
 
 
 class BadOption(ValueError):
@@ -35,20 +40,46 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _batch(text: str) -> str:
-    if "/" in text or not text.isprintable() or len(text) > _BATCH_CHARACTERS_MAX:
-        raise ValueError(f"up to {_BATCH_CHARACTERS_MAX} printable characters without '/'")
+    if "/" in text or not text.isprintable() or len(text.encode()) > _BATCH_BYTES_MAX:
+        raise ValueError(f"up to {_BATCH_BYTES_MAX} bytes of printable text without '/'")
+    return text
+
+
+def _brokers(text: str) -> tuple[str, ...]:
+    brokers = _words(text)
+    if not brokers:
+        raise ValueError("is needed")
+    for endpoint in brokers:
+        try:
+            is_name = isinstance(parse_connect(endpoint), NameConnect)
+        except InvalidEndpoint as error:
+            raise ValueError(str(error)) from None
+        if is_name:
+            raise ValueError(f"{endpoint} is a name, an endpoint such as tcp://broker:5555 is needed")
+    return brokers
+
+
+def _service(text: str) -> str:
+    if text and not is_service_name(text.encode()):
+        raise ValueError(f"{text[:300]!r} is not 1 to 255 bytes of printable text")
+    return text
+
+
+def _decoder(text: str) -> str:
+    if text and text not in (*DECODERS, TABLE):
+        raise ValueError(f"is one of {', '.join((*DECODERS, TABLE))}, not {text!r}")
     return text
 
 
 def _number(least: float, most: float, kind: type[int | float] = float) -> Callable[[str], float]:
     def parse(text: str) -> float:
         try:
-            value = float(text)
+            value = kind(text)
         except ValueError:
-            raise ValueError(f"{text!r} is not a number") from None
+            raise ValueError(f"{text!r} is not a {'whole ' if kind is int else ''}number") from None
         if not least <= value <= most:
             raise ValueError(f"{text} is not between {least:g} and {most:g}")
-        return kind(value)
+        return value
 
     return parse
 
@@ -71,13 +102,13 @@ def _option(name: str, default: str | None, parse: Callable[[str], Any]) -> Any:
 class Settings:
     """Values of the options."""
 
-    brokers: tuple[str, ...] = _option("broker", None, _words)  # endpoints, in order of preference; given separated by commas
-    service: str = _option("service", "", str)  # to which rows are sent, or whose replies are read; empty for all
+    brokers: tuple[str, ...] = _option("broker", None, _brokers)  # endpoints, in order of preference; given separated by commas
+    service: str = _option("service", "", _service)  # to which rows are sent, or whose replies are read; empty for all
     key: str = _option("key", "", str)  # column with each row's key
     request: tuple[str, ...] = _option("request", "", _words)  # columns that become body frames; empty for all
     batch: str = _option("batch", "", _batch)
     reply: str = _option("reply", "", str)  # columns of the decoded reply, as DDL; empty for the unchanged frames
-    decode: str = _option("decode", "", str)  # decoder, see `mdp.spark.rows.reply_columns`
+    decode: str = _option("decode", "", _decoder)  # decoder, see `mdp.spark.rows.reply_columns`
     stage_ttl_s: float = _option("stage_ttl", "86400", _number(0.001, 7 * 86_400))  # then staged rows without a commit are dropped
     chunk_rows: int = _option("chunk_rows", "500", _number(1, 10_000, int))  # rows staged with one request
     table_rows: int = _option("table_rows", "0", _number(0, ROWS_MAX, int))  # rows of a request, sent as an Arrow table; 0: a request a row
@@ -96,7 +127,7 @@ class Settings:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Settings:
         """Read the options; raises BadOption if one is missing, unknown or out of range."""
-        given = {name.lower(): value for name, value in options.items() if name.lower() not in _SPARKS_OWN}
+        given = {name.lower(): value for name, value in options.items() if name.lower() not in SPARKS_OWN}
         known = [one.metadata["name"] for one in fields(cls)]
         unknown = sorted(given.keys() - set(known))
         if unknown:
@@ -112,7 +143,7 @@ class Settings:
                 raise BadOption(name, str(error)) from None
         if bool(values["curve_secret_file"]) != bool(values["curve_server_file"]):
             raise BadOption("curve_secret_file", "comes with curve_server_file")
-        if values["decode"] == "table" and not values["reply"]:
+        if values["decode"] == TABLE and not values["reply"]:
             raise BadOption("reply", "is needed with decode=table: the columns of the replies")
         return cls(**values)
 

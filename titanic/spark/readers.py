@@ -1,20 +1,19 @@
-"""Stored replies as rows: of a batch, of a service, or as a stream in order of their answers."""
+"""Stored replies as rows: of a batch or of a service."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mdp.batch.tables import KEY, BadTable, decode_table
 from mdp.spark.batches.table_columns import segment_of
 from mdp.spark.rows.reply_columns import arrow_type, decoder, reply_columns
-from titanic.spark.options import BadOption
+from titanic.spark.options import TABLE, BadOption
 from titanic.spark.reply_ddl import HEAD_NAMES, free_names
-from titanic.spark.store_client import BatchRefused, close_all, fetch_all, ok_frames, page
-from titanic.wire.tsp import BATCH
+from titanic.spark.store_client import BatchRefused, fetch_all, page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
 _PAGE = 16_384  # requests in one answer of the store
 _POLL_S = 0.2
-# Time the store waits for news before an idle stream gets none; Spark asks again at once.
-_MARK_WAIT_MS = b"1000"
 _ENDS_MAX = 2**53
 
 
@@ -50,7 +47,7 @@ class EndsPart(InputPartition):
         self.keys = keys
 
 
-class _Reading:
+class Reading:
     """Conversion of requests to rows, in the tasks."""
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
@@ -76,7 +73,7 @@ class _Reading:
         return pa.RecordBatch.from_arrays([*head, *columns], names=self.names)
 
 
-def _ends(client: SyncClient, service: str, after: int, end: int) -> list[tuple[list[bytes], list[bytes]]]:
+def ends_of(client: SyncClient, service: str, after: int, end: int) -> list[tuple[list[bytes], list[bytes]]]:
     """Return pages of the requests that were answered in (after, end]."""
     pages: list[tuple[list[bytes], list[bytes]]] = []
     start = length = 0
@@ -93,22 +90,22 @@ def _ends(client: SyncClient, service: str, after: int, end: int) -> list[tuple[
             return pages
 
 
-def _parts(client: SyncClient, settings: Settings, after: int, end: int) -> list[EndsPart]:
+def parts_of(client: SyncClient, settings: Settings, after: int, end: int) -> list[EndsPart]:
     size = settings.partition_rows
     parts = []
-    for uuids, keys in _ends(client, settings.service, after, end):
+    for uuids, keys in ends_of(client, settings.service, after, end):
         parts += [EndsPart(uuids[at : at + size], keys[at : at + size]) for at in range(0, len(uuids), size)]
     return parts
 
 
-class BatchReader(_Reading, DataSourceReader):
+class BatchReader(Reading, DataSourceReader):
     """Reader of a batch, or of all current replies of a service."""
 
     def partitions(self) -> Sequence[InputPartition]:
         settings = self.settings
         with settings.client() as client:
             if not settings.batch:
-                return _parts(client, settings, 0, _ENDS_MAX) or [EndsPart([], [])]
+                return parts_of(client, settings, 0, _ENDS_MAX) or [EndsPart([], [])]
             total = self._total(client)
         size = settings.partition_rows
         # Without a partition Spark would call `read` with None.
@@ -135,69 +132,6 @@ class BatchReader(_Reading, DataSourceReader):
             else:
                 raise BadOption("batch", f"not a part of it: {partition!r}")
             yield self.rows(client, uuids, keys)
-
-
-class StreamReader(_Reading, DataSourceStreamReader):
-    """Stream reader of replies. An offset is a store clock time in ms, so compaction does not change it.
-
-    With `begin`, where the stream began if not with all replies, so that a new driver knows it too.
-    """
-
-    def __init__(self, settings: Settings, schema: StructType) -> None:
-        super().__init__(settings, schema)
-        self._client: SyncClient | None = None  # of the driver's process, made on first use
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}
-
-    @property
-    def client(self) -> SyncClient:
-        if self._client is None:
-            self._client = self.settings.client()
-        return self._client
-
-    def initialOffset(self) -> dict[str, int]:
-        """Begin with all current replies, or with those from now on."""
-        if self.settings.start == "earliest":
-            return {"ms": 0}
-        now = self._mark(0, 0, b"0")
-        return {"ms": now, "begin": now}
-
-    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
-        """Return the end of what can be read; waits a second for something."""
-        most = getattr(limit, "max_rows", getattr(limit, "maxRows", 0))
-        return {**start, "ms": self._mark(start["ms"], most, _MARK_WAIT_MS)}
-
-    def getDefaultReadLimit(self) -> Any:
-        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-
-        return ReadMaxRows(self.settings.batch_rows) if self.settings.batch_rows else ReadAllAvailable()
-
-    def _mark(self, after: int, most: int, wait_ms: bytes) -> int:
-        asked = (b"mark", self.settings.service.encode(), b"%d" % after, b"%d" % most, wait_ms)
-        return int(ok_frames("the latest answer", self.client.request(BATCH, *asked, wait=True))[0])
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return _parts(self.client, self.settings, start["ms"], end["ms"])
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, EndsPart):
-            with self.settings.client() as client:
-                yield self.rows(client, partition.uuids, partition.keys)
-
-    def commit(self, end: dict[str, int]) -> None:
-        """With the option `close`, forget what was read: Spark has recorded this end and never reads it again."""
-        if self.settings.close:
-            for uuids, _ in _ends(self.client, self.settings.service, end.get("begin", 0), end["ms"]):
-                close_all(self.client, uuids, self.settings.window)
-
-    def stop(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-
-
-TABLE: Final = "table"
 
 
 def table_rows(

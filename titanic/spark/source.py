@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mdp.spark.sql.versions import SparkTooOld, has_spark
+from mdp.spark.sql.versions import SparkTooOld
 
 try:
     from pyspark.sql.datasource import DataSource
@@ -12,7 +12,7 @@ except ImportError:
     raise SparkTooOld("the data source titanic", "4.1") from None
 
 from titanic.spark.options import BadOption, Settings
-from titanic.spark.readers import BatchReader, StreamReader
+from titanic.spark.readers import BatchReader
 from titanic.spark.reply_ddl import HEAD, HEAD_NAMES, source_schema
 from titanic.spark.store_client import ok_frames
 from titanic.spark.stored_window import StoredWindow
@@ -22,6 +22,8 @@ from titanic.wire.tsp import BATCH
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+    from titanic.spark.stream_reader import StreamReader
 
 
 # The unchanged frames.
@@ -47,8 +49,8 @@ class TitanicSource(DataSource):
         return BatchReader(Settings.of(self.options), _checked(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        if not has_spark("4.2"):
-            raise SparkTooOld("a stream of replies", "4.2")
+        from titanic.spark.stream_reader import StreamReader  # late: it needs PySpark 4.2
+
         return StreamReader(Settings.of(self.options), _checked(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

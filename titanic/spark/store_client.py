@@ -17,6 +17,7 @@ from titanic.wire.tsp import BATCH, CLOSE, REPLY, WAIT, format_uuid, parse_statu
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from mdp.client.client import Outcome
     from mdp.client.sync import SyncClient
 
 # Time for a commit that is still in progress; a million rows take a minute.
@@ -26,6 +27,9 @@ _FULL_S = 1.0  # the store reads the whole batch each time
 # Longest wait in one request, below the store's own limit of a minute.
 _WAIT_SLICE_S = 20.0
 _STATES = {300: "PENDING", 400: "CLOSED"}
+# First words of a reason that a store gives for a request that has ended: "DEAD_LETTER after 5 attempts: …".
+_ENDS = ("DEAD_LETTER", "EXPIRED", "DAMAGED")
+_REPLY_OF = "reply of a request"
 _REFUSED = Answer(None, "REFUSED", "the store refused the row: its key was used for another request", 1, 0.0)
 
 
@@ -73,8 +77,18 @@ def page(client: SyncClient, *asked: bytes) -> tuple[int, list[bytes], list[byte
     return int(total), [uuids[at : at + 16] for at in range(0, len(uuids), 16)], unpack(keys)
 
 
+def replied(what: str, outcome: Outcome) -> list[bytes]:
+    """Return the frames of an answer of the store; raises mdp.RequestError, BatchRefused without one."""
+    if outcome.reply is None:
+        raise outcome.error if outcome.error is not None else BatchRefused(what, "no answer")
+    return outcome.reply
+
+
 def fetch_all(client: SyncClient, uuids: Sequence[bytes], window: int, wait_s: float = 0.0) -> list[Answer]:
-    """Fetch replies, waiting for missing ones up to `wait_s` seconds in total."""
+    """Fetch replies, waiting for missing ones up to `wait_s` seconds in total.
+
+    Raises mdp.RequestError, BatchRefused if the store cannot tell: a row without its reply would be taken for read.
+    """
     answers = dict(zip(uuids, _fetch(client, uuids, window, 0.0), strict=True))
     give_up_at = time.monotonic() + wait_s
     while (left_s := give_up_at - time.monotonic()) > 0:
@@ -90,16 +104,12 @@ def _fetch(client: SyncClient, uuids: Sequence[bytes], window: int, wait_s: floa
     if wait_s:
         wait_ms = b"%d" % max(1, round(wait_s * 1000))
         timeout_s = wait_s + _WAIT_SLICE_S
-        outcomes = client.map(WAIT, ((format_uuid(uuid), wait_ms) for uuid in uuids), window=window, timeout=timeout_s)
+        asked = ((format_uuid(uuid), wait_ms) for uuid in uuids)
+        outcomes = client.map(WAIT, asked, window=window, timeout=timeout_s, wait=True)
     else:
         outcomes = client.map(REPLY, (format_uuid(uuid) for uuid in uuids), window=window, wait=True)
     for uuid, outcome in zip(uuids, outcomes, strict=True):
-        if uuid == NO_REQUEST:
-            answers.append(_REFUSED)
-        elif outcome.reply is None:
-            answers.append(Answer(None, outcome.error.code if outcome.error else "LOST", str(outcome.error), outcome.attempts, 0.0))
-        else:
-            answers.append(_answer(outcome.reply))
+        answers.append(_REFUSED if uuid == NO_REQUEST else _answer(replied(_REPLY_OF, outcome)))
     return answers
 
 
@@ -110,8 +120,10 @@ def _answer(frames: Sequence[bytes]) -> Answer:
     if code in _STATES:
         return Answer(None, _STATES[code], None, 1, 0.0)
     reason = frames[1].decode(errors="replace") if len(frames) > 1 else "the store's answer has no status"
-    # "DEAD_LETTER after 5 attempts: …", "EXPIRED", "DAMAGED"
-    return Answer(None, reason.split(" ", 1)[0] if reason.startswith("DEAD_LETTER") or reason.isupper() else "UNAVAILABLE", reason, 1, 0.0)
+    state = reason.split(" ", 1)[0]
+    if state not in _ENDS:
+        raise BatchRefused(_REPLY_OF, reason)
+    return Answer(None, state, reason, 1, 0.0)
 
 
 def close_all(client: SyncClient, uuids: Iterable[bytes], window: int) -> None:

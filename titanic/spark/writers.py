@@ -32,7 +32,7 @@ from mdp.spark.batches.cutter import cut
 from mdp.spark.rows.request_keys import PartitionKeys, micro_batch_of, short_key
 from mdp.spark.rows.row_frames import column_frames, column_texts
 from titanic.spark.options import BadOption
-from titanic.spark.store_client import BatchRefused, commit, digest_stage, ok_frames, stage_of
+from titanic.spark.store_client import BatchRefused, commit, digest_stage, ok_frames, replied, stage_of
 from titanic.wire.batch_frames import encode_rows, rows_max
 from titanic.wire.tsp import BATCH
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from mdp.client.client import Outcome
     from titanic.spark.options import Settings
 
 log = logging.getLogger("titanic.spark")
@@ -100,7 +99,7 @@ class _Writer:
 
         with self.settings.client() as client:
             for outcome in client.map(BATCH, requests(), window=_CHUNKS_IN_FLIGHT, wait=True):
-                ok_frames("staging rows", _replied(outcome))
+                ok_frames("staging rows", replied("staging rows", outcome))
         return staged
 
     def _chunks(self, batches: Iterator[pa.RecordBatch], keys: PartitionKeys) -> Iterator[tuple[Rows, int]]:
@@ -146,6 +145,8 @@ class _Writer:
         if summary["refused"]:
             log.error("batch %s: %d of %d rows were refused, their keys were used for other requests", batch, summary["refused"], rows)
         if summary["closed"]:
+            if not replay:
+                raise BatchRefused(f"batch {batch}", "was committed before, and closed since; nothing was stored, choose another name")
             log.warning("batch %s was committed before, and closed since: nothing is stored", batch)
         elif summary["again"] and (summary["rows"] != rows or summary.get("digest", digest) != digest):
             reason = "was committed before with other rows"
@@ -198,9 +199,3 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 def _digest_of(*frames: bytes) -> int:
     return int.from_bytes(blake2b(encode_message(frames), digest_size=16).digest())
-
-
-def _replied(outcome: Outcome) -> list[bytes]:
-    if outcome.reply is None:
-        raise outcome.error if outcome.error is not None else BatchRefused("staging rows", "no reply")
-    return outcome.reply

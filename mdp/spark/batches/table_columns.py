@@ -70,14 +70,13 @@ def _cast(values: pa.Array, kind: pa.DataType, name: str, errors: dict[int, tupl
     if _is_plain(values.type, kind):
         with suppress(pa.ArrowException, ValueError):
             return values.cast(kind)
-    items = values.to_pylist()
     try:
-        return fitted(items, kind)
+        return fitted(values.to_pylist(), kind)
     except UNREADABLE:
-        for number, reason in misfits(lambda start, end: fitted(items[start:end], kind), 0, len(items)):
-            errors.setdefault(number, (BAD_REPLY, f"column {name}: {reason:.{_REASON_CHARACTERS}}"))
-            items[number] = None
-        return fitted(items, kind)
+        misfit = dict(misfits(lambda start, end: fitted(values[start:end].to_pylist(), kind), 0, len(values)))
+    for number, reason in misfit.items():
+        errors.setdefault(number, (BAD_REPLY, f"column {name}: {reason:.{_REASON_CHARACTERS}}"))
+    return fitted([None if number in misfit else value.as_py() for number, value in enumerate(values)], kind)
 
 
 def _is_plain(kind: pa.DataType, wanted: pa.DataType) -> bool:

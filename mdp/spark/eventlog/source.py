@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from mdp.eventlog.files import checked_directory, segments
 from mdp.eventlog.format import HEADER_BYTES, NotAnEventLog, decode_header
+from mdp.spark.dispatch_choices import SPARKS_OWN
 from mdp.spark.eventlog.arrow_columns import SCHEMA, Wanted, event_batches
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ __all__ = ["SCHEMA", "EventsSource"]
 
 # Longest normal wait of a block for the disk; one that waited longer may be older than the header before it.
 _SLACK_US = 60_000_000
+
+_OPTIONS = ("kinds", "since", "until", "start", "lost", "batch_bytes")
 
 log = logging.getLogger("mdp.spark")
 
@@ -84,12 +87,18 @@ class EventsSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> EventsReader:
-        return EventsReader(self._directory(), Wanted.of(self.options, schema.names))
+        return EventsReader(self._directory(), self._wanted(schema))
 
     def streamReader(self, schema: StructType) -> EventsStream:
         from mdp.spark.eventlog.stream import EventsStream  # late: it needs PySpark 4.2
 
-        return EventsStream(self._directory(), Wanted.of(self.options, schema.names), self.options)
+        return EventsStream(self._directory(), self._wanted(schema), self.options)
+
+    def _wanted(self, schema: StructType) -> Wanted:
+        unknown = sorted({name.lower() for name in self.options} - {*_OPTIONS, *SPARKS_OWN})
+        if unknown:
+            raise ValueError(f"there is no option {', '.join(unknown)}; there are {', '.join(_OPTIONS)}")
+        return Wanted.of(self.options, schema.names)
 
     def _directory(self) -> str:
         directory = self.options.get("path")

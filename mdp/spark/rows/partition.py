@@ -19,7 +19,7 @@ from mdp.spark.batches.table_rows import TableRows, service_takes_tables
 from mdp.spark.flow.plan import BAD_ROW, CHUNK_ROWS, Answered, DispatchFailed, FailureLimit, HeldRows, Plan
 from mdp.spark.rows.exchange import Chunk, answer_bytes
 from mdp.spark.rows.loop_bridge import process_bridge
-from mdp.spark.rows.reply_columns import OK, Answer, part_columns, reply_columns
+from mdp.spark.rows.reply_columns import OK, UNREADABLE, Answer, part_columns, reply_columns
 from mdp.spark.rows.request_keys import PartitionKeys, micro_batch_of
 from mdp.spark.rows.row_frames import column_frames, column_texts, row_frames
 from mdp.spark.rows.user_functions import UserFunctionFailed
@@ -170,20 +170,32 @@ def _pieces(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.Re
 def _chunk(plan: Plan, piece: pa.RecordBatch, keys: PartitionKeys) -> Chunk:
     refused: dict[int, Answer] = {}
     requests: list[tuple[bytes, ...] | None] = []
-    if callable(plan.request):
-        for frames in row_frames(_own(plan, piece), plan.request):
-            if isinstance(frames, UserFunctionFailed):
-                refused[len(requests)] = Answer(None, BAD_ROW, f"the request function failed: {frames!s:.200}", 0, 0.0)
-                requests.append(None)
-            else:
-                requests.append(frames)
-    else:
-        requests += column_frames(piece, plan.request)
+    for number, frames in enumerate(_requests(plan, piece)):
+        if isinstance(frames, Exception):
+            what = "the request function failed" if isinstance(frames, UserFunctionFailed) else "a value cannot be sent"
+            refused[number] = Answer(None, BAD_ROW, f"{what}: {frames!s:.200}", 0, 0.0)
+            requests.append(None)
+        else:
+            requests.append(frames)
     given = [None] * len(requests) if plan.key is None else column_texts(piece.column(plan.key))
     names = [
         "" if frames is None else keys.next(frames) if key is None else keys.of(key) for key, frames in zip(given, requests, strict=True)
     ]
     return Chunk(requests, names, refused)
+
+
+def _requests(plan: Plan, piece: pa.RecordBatch) -> list[tuple[bytes, ...] | Exception]:
+    """Return the body frames of each row, or why it has none.
+
+    A value may be none of Python's, such as a time after the year 9999.
+    """
+    try:
+        return [*(row_frames(_own(plan, piece), plan.request) if callable(plan.request) else column_frames(piece, plan.request))]
+    except UNREADABLE as error:
+        if piece.num_rows == 1:
+            return [error]
+    middle = piece.num_rows // 2
+    return _requests(plan, piece.slice(0, middle)) + _requests(plan, piece.slice(middle))
 
 
 def _answered(plan: Plan, piece: pa.RecordBatch, first_row: int, rows: list[int], answers: list[Answer], partition: int) -> Answered:

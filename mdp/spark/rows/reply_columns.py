@@ -128,7 +128,7 @@ def arrow_rows(frames: list[bytes]) -> list[Mapping[str, Any]]:
     return rows
 
 
-_DECODERS: dict[str, Decode] = {
+DECODERS: dict[str, Decode] = {
     "msgpack": decode_map,
     "json": decode_json,
     "arrow": decode_arrow,
@@ -141,9 +141,9 @@ def decoder(decode: Decode | str | None, *, has_schema: bool = True) -> Decode:
     """Return the function that decodes replies; None is "msgpack" with a schema and "raw" without one."""
     if not isinstance(decode, str | None):
         return decode
-    found = _DECODERS.get(decode or ("msgpack" if has_schema else "raw"))
+    found = DECODERS.get(decode or ("msgpack" if has_schema else "raw"))
     if found is None:
-        raise ValueError(f"decode is a function or one of {', '.join(_DECODERS)}, not {decode!r}")
+        raise ValueError(f"decode is a function or one of {', '.join(DECODERS)}, not {decode!r}")
     return found
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from mdp.spark.rows.job import OUTCOME, output_schema
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType
     from pyspark.sql.udtf import UserDefinedTableFunction
 
 # Rows that are collected before they are sent: some windows of requests.
@@ -79,6 +81,7 @@ class AskTable:
         # Equal rows of one partition are different requests, in whichever piece they are.
         job, self._pieces = f"{self.job}/{self._pieces}", self._pieces + 1
         columns = self._columns[: len(rows[0])]
+        kinds = [column.dataType for column in columns]
         question = Question(
             service=self._service,
             names=tuple(column.name for column in columns),
@@ -89,19 +92,26 @@ class AskTable:
             broker=None,
             options={},
         )
-        arrays = [pa.array([_plain(row[place]) for row in rows], arrow_type(column.dataType)) for place, column in enumerate(columns)]
+        arrays = [pa.array([_plain(row[place], kind) for row in rows], arrow_type(kind)) for place, kind in enumerate(kinds)]
         answered = iter(rows)
         for found in question.answers(iter([arrays])):
             for values in zip(*(column.to_pylist() for column in found.columns), strict=True):
                 yield (*next(answered), *values)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Row):
-        return {name: _plain(one) for name, one in value.asDict().items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return [(key, _plain(one)) for key, one in value.items()] if isinstance(value, dict) else value
+def _plain(value: Any, kind: DataType) -> Any:
+    """Return a value of a row as Arrow takes it."""
+    if value is None:
+        return None
+    if isinstance(kind, TimestampType):
+        return value.astimezone(UTC)  # Spark gives a table function the time in the zone of the machine, without the zone
+    if isinstance(kind, StructType):
+        return {field.name: _plain(one, field.dataType) for field, one in zip(kind.fields, value, strict=True)}
+    if isinstance(kind, ArrayType):
+        return [_plain(one, kind.elementType) for one in value]
+    if isinstance(kind, MapType):
+        return [(_plain(key, kind.keyType), _plain(one, kind.valueType)) for key, one in value.items()]
+    return value
 
 
 def register_table_function(spark: SparkSession) -> None:

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgpack
 import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StringType, StructField, StructType
 
+from mdp.errors import RequestError
 from titanic.spark.options import Settings
-from titanic.spark.readers import EndsPart, StreamReader
+from titanic.spark.readers import EndsPart
 from titanic.spark.reply_ddl import HEAD_NAMES
+from titanic.spark.stream_reader import StreamReader
 
 if TYPE_CHECKING:
     from mdp.client.sync import SyncClient
@@ -93,3 +96,35 @@ def test_a_list_that_was_made_anew_between_two_pages_is_read_from_its_beginning(
     store = Shrinking()
     parts = reader(store, "earliest").partitions({"ms": 0}, {"ms": 300})
     assert [uuid for part in parts if isinstance(part, EndsPart) for uuid in part.uuids] == store.uuids
+
+
+class Growing(Store):
+    """A store with a reply every hundred milliseconds."""
+
+    def request(self, service: bytes, verb: bytes, *frames: bytes, **_: Any) -> list[bytes]:
+        assert verb == b"mark"
+        after, most = int(frames[1]), int(frames[2])
+        ends = list(range(after - after % 100 + 100, self.now_ms + 1, 100))
+        return [b"200", b"%d" % ([after, *ends][: most + 1 if most else None])[-1]]
+
+
+def test_a_query_that_ends_by_itself_reads_what_is_there_in_micro_batches_of_their_size() -> None:
+    """Trigger `availableNow`: all replies came in one micro-batch, however many."""
+    store = Growing()
+    store.now_ms = 500
+    made = reader(store, "earliest")
+    assert isinstance(made, SupportsTriggerAvailableNow)
+    made.prepareForTriggerAvailableNow()
+    store.now_ms = 900
+    offsets = [made.initialOffset()]
+    while len(offsets) < 2 or offsets[-1] != offsets[-2]:
+        offsets.append(made.latestOffset(offsets[-1], ReadMaxRows(2)))
+    assert [offset["ms"] for offset in offsets] == [0, 200, 400, 500, 500]
+
+
+def test_a_stream_whose_store_cannot_be_reached_goes_no_further() -> None:
+    """Its rows had the status TIMEOUT, and their replies were never read."""
+    settings = Settings.of({"broker": "tcp://127.0.0.1:1", "timeout": "0.05", "attempts": "1"})
+    made = StreamReader(settings, StructType([StructField(name, StringType()) for name in (*HEAD_NAMES, "reply")]))
+    with pytest.raises(RequestError, match=r"titanic\.reply"):
+        list(made.read(EndsPart([OLD], [b""])))

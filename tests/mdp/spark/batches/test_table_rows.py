@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
+from datetime import date
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -160,6 +161,17 @@ def test_a_value_that_does_not_fit_is_an_error_of_its_row(answering: Answering, 
     table = answered(PLAN, 100)
     assert [(row, status) for row, status, _ in failed(table)] == [(99, "BAD_REPLY")]
     assert table["answer"].to_pylist() == [str(n) for n in range(99)] + [None]
+
+
+def test_a_value_that_is_none_of_pythons_is_an_error_of_its_row(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time after the year 9999, which had to become a date, ended the job."""
+    days = pa.array([86_400 * (9_999_999 if number == 99 else number) for number in range(100)]).cast(pa.timestamp("s"))
+    reply = encode_table(pa.table({"answer": pa.ListArray.from_arrays(pa.array(range(101), pa.int32()), days)}))
+    monkeypatch.setattr(answering, "_answer", lambda *_: [reply])
+    names = ("x", "answer", "_status", "_error", "_attempts", "_latency_ms")
+    table = answered(replace(PLAN, reply=(("answer", pa.list_(pa.date32())),), output_names=names), 100)
+    assert [(row, status) for row, status, _ in failed(table)] == [(99, "BAD_REPLY")]
+    assert table["answer"].to_pylist()[98:] == [[date(1970, 4, 9)], None]
 
 
 def test_other_errors_are_those_of_all_rows(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:

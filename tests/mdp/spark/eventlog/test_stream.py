@@ -163,3 +163,6 @@ def test_a_schema_and_options_keep_the_rest_from_being_made(spark: SparkSession,
     for option, text in (("kinds", "answerd"), ("since", "yesterday")):
         with pytest.raises(PySparkException, match=f"option {option}"):
             spark.read.format("mdp-events").option(option, text).load(str(log)).count()
+    # A misspelt option gave the events that it should have left out.
+    with pytest.raises(PySparkException, match="there is no option kind; there are kinds, since"):
+        spark.read.format("mdp-events").option("kind", "failed").load(str(log)).count()

@@ -151,3 +151,19 @@ async def test_requests_of_one_name_that_come_together_have_one_session() -> Non
             job.free.set()
             await asyncio.gather(*asked)
             assert (job.sessions, list(worker.sessions)) == (1, ["mine"])
+
+
+async def test_the_session_of_a_request_that_runs_is_not_idle() -> None:
+    """It was dropped when another request came later than `session_idle_s`, and its client lost its views."""
+    job = Job(deaf=True)
+    async with mdp.testing.broker() as local:
+        limits = SparkLimits(session_idle_s=1e-9)
+        async with SparkWorker(job, local.endpoint, limits=limits, context=local.context) as worker:  # type: ignore[arg-type]
+            asked = []
+            for name in ("mine", "other"):
+                options = msgpack.packb({"session": name})
+                asked.append(asyncio.ensure_future(local.client.request("spark.sql", b"q", options, wait=True, timeout=60)))
+                await asyncio.to_thread(job.began.acquire)
+            assert list(worker.sessions) == ["mine", "other"]
+            job.free.set()
+            await asyncio.gather(*asked)

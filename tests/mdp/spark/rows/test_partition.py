@@ -169,6 +169,20 @@ def test_a_row_of_which_no_request_can_be_made_has_its_own_error(answering: Answ
         answered(replace(PLAN, request=poisoned, on_error="fail"), 3000)
 
 
+@pytest.mark.parametrize("answering", [Answering(lambda *_: [b"a"])], indirect=True)
+@pytest.mark.parametrize("request_of", [("x",), lambda row: [b"%d" % len(row.x)]], ids=["columns", "function"])
+def test_a_row_with_a_value_that_is_none_of_pythons_has_its_own_error(answering: Answering, request_of: Any) -> None:
+    """Days after the year 9999, as Spark has them, ended the job."""
+    days = pa.array([2_932_897 if number == 700 else number for number in range(1000)], pa.int32()).cast(pa.date32())
+    batch = pa.RecordBatch.from_arrays([pa.ListArray.from_arrays(pa.array(range(1001), pa.int32()), days)], names=["x"])
+    plan = replace(PLAN, request=request_of, reply=(("answer", pa.binary()),), decode=lambda frames: {"answer": b"a"})
+    table = pa.Table.from_batches(list(answer_partition(plan, [batch])))
+    failed = [number for number, status in enumerate(table["_status"].to_pylist()) if status == "BAD_ROW"]
+    assert failed == [700]
+    assert "a value cannot be sent: date value out of range" in table["_error"][700].as_py()
+    assert table["_status"].to_pylist().count("OK") == 999
+
+
 def test_a_decode_function_may_raise_anything_for_a_row(answering: Answering) -> None:
     def decode(frames: list[bytes]) -> dict[str, str]:
         found = dict(decode_map(frames))
