@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from core.option_table import OptionValue
     from core.pattern.pipe import Pipe
     from core.security.credentials import Secured
+    from core.zmtp.limits import PeerLimits
     from core.zmtp.scan import Batch
     from mdp.wire.commands import Dialect
     from mdp.wire.variants import Variant
@@ -323,7 +324,7 @@ class Front:
                 pipe.engine.resume()
 
         connection = peer.connections[shard] = self._new_connection(
-            peer, shard, partial(self._to_peer, peer), partial(self._shard_lost, peer, shard)
+            peer, shard, partial(self._to_peer, peer), partial(self._shard_lost, peer, shard), self._socket.peer_limits(peer.id)
         )
         peer.to_shards[shard] = Queue(connection.unread, hold, release, self._limits.unread_max_bytes // 2)
         self._connection_count += 1
@@ -362,13 +363,19 @@ class Front:
         self._socket.cut(peer.id, why)
 
     def _new_connection(
-        self, peer: _Peer, shard: int, on_messages: Callable[[list[bytes]], None], on_lost: Callable[[], None]
+        self,
+        peer: _Peer,
+        shard: int,
+        on_messages: Callable[[list[bytes]], None],
+        on_lost: Callable[[], None],
+        limits: PeerLimits | None = None,
     ) -> ShardConnection:
         endpoint = shard_endpoint(_local(self._endpoints[0]), shard)
         assert endpoint is not None  # `bind` has checked it
         name = connection_name(next(self._serials), peer.user)
         self.counters["links_opened"] += 1
-        return ShardConnection(self._shard_context, endpoint, name, self._limits.unread_max_bytes, on_messages=on_messages, on_lost=on_lost)
+        unsent, context = self._limits.unread_max_bytes, self._shard_context
+        return ShardConnection(context, endpoint, name, unsent, on_messages=on_messages, on_lost=on_lost, limits=limits)
 
     # Questions to all shards.
 

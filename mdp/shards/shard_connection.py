@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import core
+from core.zmtp.limits import PeerLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ class ShardConnection:
     Args:
         unsent_max_bytes: what may wait for a shard that does not read or is being started.
         on_lost: called once when the connection was up and is lost; the connection is closed then.
+        limits: those that the peer has announced, None if it has not; they are announced to the shard.
 
     Messages that are sent before the connection is up are sent then.
     """
@@ -32,11 +34,12 @@ class ShardConnection:
         *,
         on_messages: Callable[[list[bytes]], None],
         on_lost: Callable[[], None],
+        limits: PeerLimits | None = None,
     ) -> None:
         self._on_messages = on_messages
         self._on_lost = on_lost
         self._is_up = False
-        self._socket = context.socket(core.DEALER, sndhwm=0, sndhwm_bytes=unsent_max_bytes, routing_id=name)
+        self._socket = context.socket(core.DEALER, sndhwm=0, sndhwm_bytes=unsent_max_bytes, routing_id=name, **_announced(limits))
         self._socket.set_batch_receiver(self._received, on_peer=self._peer_changed)
         self._socket.connect(endpoint)
 
@@ -83,6 +86,15 @@ class ShardConnection:
             lost = self._on_lost
             self.close()
             lost()
+
+
+def _announced(limits: PeerLimits | None) -> dict[str, int]:
+    """Return the options of a socket that announces the limits of a peer, as far as they are lower than the usual ones."""
+    if limits is None:
+        return {}
+    told = limits.lowest(PeerLimits())
+    frame = {} if told.frame_bytes >= told.message_bytes else {"maxmsgsize": max(1, told.frame_bytes)}
+    return {"tell_limits": 1, "max_parts": max(1, told.parts), "max_message_bytes": max(1, told.message_bytes), **frame}
 
 
 def pieces_of(batch: Batch) -> list[bytes]:

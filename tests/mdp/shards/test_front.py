@@ -62,6 +62,31 @@ async def test_services_of_all_shards_are_served_in_all_dialects(sharded: Sharde
     await eventually(lambda: workers_at(sharded) == [0, 0])
 
 
+async def test_limits_of_a_peer_count_behind_the_front(sharded: Sharded) -> None:
+    """A message beyond them ended the connection of the peer, which then sent or got the request again."""
+    name = sharded.names(1)[0]
+
+    async def twice(request: mdp.Request) -> bytes:
+        return request.body[0] * 2
+
+    narrow = {"maxmsgsize": 1000}
+    options: dict[str, Any] = {"dialect": "0.3", "timeout": PATIENCE_S}
+    async with (
+        mdp.Client(sharded.endpoint, socket_options=narrow, **options) as client,
+        mdp.Client(sharded.endpoint, **options) as other,
+    ):
+        async with mdp.Worker(sharded.endpoint, name, handler=twice, **QUICK):
+            assert await client.request(name, bytes(400), wait=True) == [bytes(800)]
+            with pytest.raises(mdp.TooLarge):
+                await client.request(name, bytes(900))
+        async with mdp.Worker(sharded.endpoint, name, handler=twice, dialect="0.3", socket_options=narrow, **QUICK):
+            # A worker of a fixed dialect knows of no shards.
+            assert await other.request(name, bytes(400), wait=True) == [bytes(800)]
+            with pytest.raises(mdp.TooLarge):
+                await other.request(name, bytes(1900))
+    assert sharded.front.counters["cut"] == 0
+
+
 async def test_workers_and_clients_of_mdp_03_connect_to_the_shards(sharded: Sharded) -> None:
     name = sharded.names(1)[0]
     async with mdp.Worker(sharded.endpoint, name, handler=echo, **QUICK), mdp.Client(sharded.endpoint) as client:
