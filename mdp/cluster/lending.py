@@ -55,8 +55,10 @@ if TYPE_CHECKING:
 # Requests of a queue that are examined in one search for one that may be lent. Requests that were lent to us and may go no further stay in
 # front of the others and are examined each time.
 EXAMINED_MAX: Final = 64
-# Routing ids that begin with 00 are made by the socket, and have five bytes.
-_SLOT_ID: Final = b"\x00lent"
+# Routing ids that begin with 00 are made by the socket, which gives them five bytes, or are those of channels, which have more.
+_SLOT_ID: Final = b"\x00"
+_SLOT_ID_BYTES: Final = 4
+_SLOTS_MAX: Final = 2 ** (8 * (_SLOT_ID_BYTES - len(_SLOT_ID)))
 # Errors of a peer after which another worker is tried.
 _TRY_ELSEWHERE: Final = frozenset((b"NO_SERVICE", b"BUSY", b"WORKER_LOST", b"TIMEOUT"))
 # Those with which it was given to no worker.
@@ -192,13 +194,20 @@ class LendingMachine:
         if service is None:
             self.counters["services_refused"] += 1
             return None
-        self._number += 1
-        worker = directory.join(service, _SLOT_ID + self._number.to_bytes(8, "big"), V03, 0, now)
+        worker = directory.join(service, self._new_id(), V03, 0, now)
         worker.version = f"lent by {printable(peer)}"
         worker.plain = False  # the user is passed on; the peer accepts it if its rules say so
         slot = LendingSlot(worker, endpoint, peer)
         self._slots[endpoint, name] = self._slot_of_worker[worker.peer] = slot
         return slot
+
+    def _new_id(self) -> bytes:
+        """Return the routing id of a slot, which no peer and no other slot has."""
+        while True:
+            self._number = self._number % (_SLOTS_MAX - 1) + 1
+            found = _SLOT_ID + self._number.to_bytes(_SLOT_ID_BYTES - len(_SLOT_ID), "big")
+            if found not in self._slot_of_worker:
+                return found
 
     def _close_slot(self, slot: LendingSlot, now: float) -> None:
         worker = slot.worker
@@ -314,7 +323,7 @@ class LendingMachine:
         to_peers: list[SendToPeer] = []
         if not self._number:
             return to_peers
-        for worker in [peer for peer in out if peer.startswith(_SLOT_ID)]:
+        for worker in [peer for peer in out if len(peer) == _SLOT_ID_BYTES and peer.startswith(_SLOT_ID)]:
             slot = self._slot_of_worker.get(worker)
             for octets in out.pop(worker):
                 command = decode_frames(octets)[0]

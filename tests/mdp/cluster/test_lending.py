@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgpack
@@ -10,6 +11,7 @@ import pytest
 from core.zmtp.limits import PeerLimits
 from mdp.broker.requests.invariants import check_invariants
 from mdp.cluster.lending import LendingMachine, SendToPeer
+from mdp.wire.channels import channel_frame
 from mdp.wire.commands import (
     CLIENT_CANCEL_03,
     CLIENT_ERROR_03,
@@ -153,9 +155,12 @@ def test_an_error_of_the_worker_is_sent_to_the_client(code: bytes) -> None:
     assert scene.answer(B, scene.lent(), CLIENT_ERROR_03, code, b"why") == [[b"client", CLIENT_ERROR_03 + bytes(7) + b"\x01", code, b"why"]]
 
 
-def test_a_request_is_cancelled_at_the_peer_when_its_client_is_gone() -> None:
-    """BEY-07."""
+@pytest.mark.parametrize("channels", [False, True])
+def test_a_request_is_cancelled_at_the_peer_when_its_client_is_gone(channels: bool) -> None:
+    """BEY-07; the CANCEL was lost once any workers of the broker had shared a connection."""
     scene = Scene()
+    if channels:
+        scene.say(b"app", channel_frame(1), WORKER_READY_03, b"other", b"")
     scene.offer(B, echo=1)
     scene.ask(1)
     lent = scene.lent()
@@ -163,6 +168,13 @@ def test_a_request_is_cancelled_at_the_peer_when_its_client_is_gone() -> None:
     assert scene.lent() == SendToPeer(B, [CLIENT_CANCEL_03 + lent.frames[0][7:]])
     assert scene.answer(B, lent, CLIENT_ERROR_03, b"CANCELLED", b"") == []
     assert scene.machine.idle
+
+
+def test_peers_are_no_workers_that_share_a_connection() -> None:
+    scene = Scene()
+    scene.offer(B, echo=1)
+    (row,) = json.loads(scene.say(b"client", CLIENT_REQUEST_03 + bytes(8), b"mmi.workers", b"", b"")[0][3])
+    assert (row["version"], row.get("connection")) == ("lent by B", None)
 
 
 def test_a_service_only_peers_have_is_offered_but_not_lent_on() -> None:
