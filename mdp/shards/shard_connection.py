@@ -89,7 +89,7 @@ class ShardConnection:
 
 
 def _announced(limits: PeerLimits | None) -> dict[str, int]:
-    """Return the options of a socket that announces the limits of a peer, as far as they are lower than the usual ones."""
+    """Return the options of a socket that announces the limits of a peer, up to the usual ones."""
     if limits is None:
         return {}
     told = limits.lowest(PeerLimits())
