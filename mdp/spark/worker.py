@@ -54,6 +54,8 @@ SQL = "spark.sql"
 FORMATS = ("arrow", "msgpack")
 _SESSION_CHARACTERS_MAX = 64
 _INTERRUPT_EVERY_S = 0.1
+# Of a part, in Arrow's memory, unless it is one row: well below what brokers pass on, and made without holding up the event loop.
+_PIECE_BYTES = 4 * 1024 * 1024
 # A map of options has three entries, plus a query's parameters.
 _OPTIONS_BYTES_MAX = 64 * 1024
 # Arrays, maps, and names in them: of the arguments, which a query has some dozens of.
@@ -67,7 +69,7 @@ class SparkLimits:
     Attributes:
         rows_max: rows of a result; more is an error, not a truncated result.
         bytes_max: bytes of a result in Arrow's memory; the driver has one for each running request.
-        piece_rows: rows of one part.
+        piece_rows: rows of one part; large rows, of together more than 4 MiB, are fewer.
         query_bytes_max: bytes of a query.
         run_s: seconds a request may run.
         concurrency: running requests; each has a thread, and Spark shares its cores among them.
@@ -174,6 +176,8 @@ class SparkWorker:
     async def _handle(self, parse: Callable[[Sequence[bytes]], SparkRequest], request: Request) -> AsyncIterator[bytes]:
         asked = parse(request.body)
         table = await self._run(asked)
+        if asked.format == "msgpack":
+            _check_names(table.column_names)
         for piece in _pieces(table, self.limits.piece_rows):
             yield _arrow(piece) if asked.format == "arrow" else msgpack.packb(piece.to_pylist(), default=str)
 
@@ -285,9 +289,26 @@ def _interrupt(sessions: list[SparkSession], tag: str, running: Future[pa.Table]
         wait([running], _INTERRUPT_EVERY_S)
 
 
+def _check_names(names: Sequence[str]) -> None:
+    """Raise HandlerError for columns of one name, of which a map has the last."""
+    again = sorted({name for name in names if names.count(name) > 1})
+    if again:
+        raise HandlerError(text=f"DUPLICATE_COLUMNS: {', '.join(again)}: give each a name of its own, or ask for arrow")
+
+
 def _pieces(table: pa.Table, rows: int) -> Iterator[pa.Table]:
+    """Cut a table into pieces of so many rows, fewer if they are large."""
     for start in range(0, max(table.num_rows, 1), rows):
-        yield table.slice(start, rows)
+        yield from _halves(table.slice(start, rows))
+
+
+def _halves(piece: pa.Table) -> Iterator[pa.Table]:
+    if piece.num_rows < 2 or piece.nbytes <= _PIECE_BYTES:
+        yield piece
+        return
+    middle = piece.num_rows // 2
+    yield from _halves(piece.slice(0, middle))
+    yield from _halves(piece.slice(middle))
 
 
 def _arrow(table: pa.Table) -> bytes:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mdp.batch.tables import KEY, BadTable, decode_table
 from mdp.spark.batches.table_columns import segment_of
+from mdp.spark.rows.exchange import answer_bytes
 from mdp.spark.rows.reply_columns import arrow_type, decoder, reply_columns
 from titanic.spark.options import TABLE, BadOption
 from titanic.spark.reply_ddl import HEAD_NAMES, free_names
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 _PAGE = 16_384  # requests in one answer of the store
 _POLL_S = 0.2
+# Of the replies that a task has at once, if the next ones are as large as those before.
+BATCH_BYTES: Final = 16 * 1024 * 1024
+_FIRST_ROWS = 16
+_GROWTH = 16  # of the rows of one batch to the next
 _ENDS_MAX = 2**53
 
 
@@ -58,9 +63,20 @@ class Reading:
         self.columns = [(given.get(field.name, field.name), arrow_type(field.dataType)) for field in reply]
         self.names = schema.names
 
-    def rows(self, client: SyncClient, uuids: Sequence[bytes], keys: Sequence[bytes]) -> pa.RecordBatch:
+    def batches(self, client: SyncClient, uuids: Sequence[bytes], keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of requests, some at a time, so that their replies have about `BATCH_BYTES`."""
+        give_up_at = time.monotonic() + self.settings.wait_s
+        start, count = 0, _FIRST_ROWS
+        while start < len(uuids):
+            end = start + count
+            answers = fetch_all(client, uuids[start:end], self.settings.window, max(0.0, give_up_at - time.monotonic()))
+            octets = sum(map(answer_bytes, answers))
+            count = max(1, min(_GROWTH * count, BATCH_BYTES * len(answers) // octets))
+            yield self._rows(uuids[start:end], keys[start:end], answers)
+            start = end
+
+    def _rows(self, uuids: Sequence[bytes], keys: Sequence[bytes], answers: list[Answer]) -> pa.RecordBatch:
         settings = self.settings
-        answers = fetch_all(client, uuids, settings.window, settings.wait_s)
         if settings.decode == TABLE:
             return table_rows(uuids, keys, answers, self.columns, self.names)
         columns = reply_columns(answers, self.columns, decoder(settings.decode, has_schema=bool(settings.reply)))
@@ -131,7 +147,7 @@ class BatchReader(Reading, DataSourceReader):
                 uuids, keys = partition.uuids, partition.keys
             else:
                 raise BadOption("batch", f"not a part of it: {partition!r}")
-            yield self.rows(client, uuids, keys)
+            yield from self.batches(client, uuids, keys)
 
 
 def table_rows(

@@ -82,7 +82,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, EndsPart):
             with self.settings.client() as client:
-                yield self.rows(client, partition.uuids, partition.keys)
+                yield from self.batches(client, partition.uuids, partition.keys)
 
     def commit(self, end: dict[str, int]) -> None:
         """With the option `close`, forget what was read: Spark has recorded this end and never reads it again."""

@@ -102,11 +102,13 @@ class _Writer:
                 ok_frames("staging rows", replied("staging rows", outcome))
         return staged
 
+    def _named(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (batch.rename_columns(self.columns) for batch in batches)
+
     def _chunks(self, batches: Iterator[pa.RecordBatch], keys: PartitionKeys) -> Iterator[tuple[Rows, int]]:
         chunk: Rows = []
         octets = digest = 0
-        for batch in batches:
-            named = batch.rename_columns(self.columns)
+        for named in cut(self._named(batches), self.settings.chunk_rows, _CHUNK_BYTES_MAX):
             bodies = column_frames(named, self.request)
             given = column_texts(named.column(self.settings.key)) if self.settings.key else [None] * named.num_rows
             for frames, key in zip(bodies, given, strict=True):
@@ -123,8 +125,7 @@ class _Writer:
 
     def _tables(self, batches: Iterator[pa.RecordBatch], keys: PartitionKeys) -> Iterator[tuple[Rows, int]]:
         """Make a request of some rows each, as a table whose rows are answered apart."""
-        named = (batch.rename_columns(self.columns) for batch in batches)
-        for piece in cut(named, self.settings.table_rows, _CHUNK_BYTES_MAX):
+        for piece in cut(self._named(batches), self.settings.table_rows, _CHUNK_BYTES_MAX):
             table = piece.select(list(self.request))
             if self.settings.key:
                 table = table.append_column(KEY, pa.array(column_texts(piece.column(self.settings.key)), pa.string()))

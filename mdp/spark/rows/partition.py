@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -44,6 +45,10 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     bounds = plan.bounds
+    batches = (batch for batch in _named(plan, batches) if batch.num_rows)
+    first = next(batches, None)
+    if first is None:  # the broker may be absent, and needs not be waited for
+        return
     keys = _keys(plan, context, partition)
     left_s = None if plan.ends_at is None else plan.ends_at - time.time()
     failures = FailureLimit(plan, partition)
@@ -68,7 +73,7 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
             ending.callback(plan.counts.task_ends)
         in_tables = bounds.batch and service_takes_tables(passage, plan.service)
         rows = TableRows(plan, keys, partition) if in_tables else SingleRows(plan, keys, partition)
-        chunks: Iterator[Chunk] | None = rows.chunks(_named(plan, batches))
+        chunks: Iterator[Chunk] | None = rows.chunks(chain((first,), batches))
         sign_at = time.monotonic() + _SIGN_S
         while chunks is not None or rows.held:
             passage.begin_check()

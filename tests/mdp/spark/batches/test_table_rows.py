@@ -88,6 +88,12 @@ def test_rows_travel_in_tables_and_come_back_in_order(answering: Answering) -> N
     assert len(set(answering.keys)) == 7
 
 
+def test_a_partition_without_rows_asks_nothing(answering: Answering) -> None:
+    """It asked for the workers of the service, and each waited its time where the broker is absent."""
+    assert list(answer_partition(PLAN, iter([pa.RecordBatch.from_pydict({"x": pa.array([], pa.int64())})]))) == []
+    assert not answering.questions
+
+
 def test_a_failing_table_is_halved_until_the_poison_row_stands_alone(answering: Answering) -> None:
     table = answered(PLAN, 1000)
     assert table["x"].to_pylist() == list(range(1000))

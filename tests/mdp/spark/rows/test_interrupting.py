@@ -167,3 +167,38 @@ async def test_the_session_of_a_request_that_runs_is_not_idle() -> None:
             assert list(worker.sessions) == ["mine", "other"]
             job.free.set()
             await asyncio.gather(*asked)
+
+
+class Done(Job):
+    """A session whose jobs have this result at once."""
+
+    def __init__(self, table: pa.Table) -> None:
+        super().__init__()
+        self.table = table
+
+    def toArrow(self) -> Any:
+        return self.table
+
+
+async def parts_of(table: pa.Table, **options: str) -> list[list[bytes]]:
+    async with mdp.testing.broker() as local:
+        async with SparkWorker(Done(table), local.endpoint, context=local.context):  # type: ignore[arg-type]
+            asked = local.client.stream("spark.sql", b"q", msgpack.packb(options), wait=True, timeout=60)
+            return [part async for part in asked]
+
+
+@pytest.mark.parametrize("kind", ["arrow", "msgpack"])
+async def test_large_rows_are_few_in_a_part(kind: str) -> None:
+    """Ten thousand of them, as of small ones, are more than a broker passes on."""
+    parts = await parts_of(pa.table({"a": [bytes(2**20)] * 11}), format=kind)
+    assert max(len(part[0]) for part in parts if part[0]) < 5 * 2**20
+    assert sum(len(part[0]) for part in parts) > 11 * 2**20
+
+
+async def test_two_columns_of_one_name_are_no_map() -> None:
+    """One of them was left out of the reply."""
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    with pytest.raises(HandlerError, match="DUPLICATE_COLUMNS: a"):
+        await parts_of(table, format="msgpack")
+    (part,) = await parts_of(table, format="arrow")
+    assert pa.ipc.open_stream(part[0]).read_all().column_names == ["a", "a"]
