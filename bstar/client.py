@@ -25,7 +25,6 @@ from core.daemon.logs import RateLimitedLog
 from core.machine.value_copies import check_counts, check_not_negative, check_positive
 from core.rpc.client_engine import ClientEngine
 from core.runtime import runtime, supervision
-from core.sockets.monitor import TROUBLES
 from core.zmtp.frames import octets_of
 
 if TYPE_CHECKING:
@@ -175,7 +174,6 @@ class PairEngine(ClientEngine[Requester]):
         self._on_switch = on_switch
         self._reported_server = 0
         self._sockets: list[core.Socket | None] = [None, None]
-        self._troubles: dict[int, str] = {}  # why a server cannot be connected to, since one was
         self._away_since = inf  # neither can be
         self._lines = RateLimitedLog(log)
 
@@ -219,24 +217,22 @@ class PairEngine(ClientEngine[Requester]):
         socket = self.new_socket(core.DEALER, linger=0, immediate=int(not self._stock))
         self._sockets[server] = socket
         socket.set_receiver(partial(self._receive, server), on_peer=lambda _, joined: self._on_connection(server, joined))
-        if not self._stock:
-            socket.on_event(partial(self._note_trouble, server), TROUBLES)
         socket.connect(self._endpoints[server])
 
-    def _note_trouble(self, server: int, event: MonitorEvent) -> None:
+    def _not_connected(self, event: MonitorEvent) -> None:
         """Log why neither server can be connected to, after a while, and then once a minute."""
-        self._troubles[server] = event.reason or self._troubles.get(server, "reason unknown")
-        if len(self._troubles) < len(SERVERS):
+        super()._not_connected(event)
+        if self._stock or not self.troubles.keys() >= {*self._endpoints}:
             return
         now = self.clock()
         self._away_since = min(self._away_since, now)
         if now - self._away_since >= LOG_AFTER_S:
-            places = [f"{SERVERS[each]} at {self._endpoints[each]}: {why}" for each, why in sorted(self._troubles.items())]
+            places = [f"{server} at {where}: {self.troubles[where]}" for server, where in zip(SERVERS, self._endpoints, strict=True)]
             self._lines.warning("unreachable", "neither server can be reached, and both are tried again: %s", "; ".join(places))
 
     def _on_connection(self, server: int, joined: bool) -> None:
         if joined:
-            self._troubles.clear()
+            self.troubles.clear()
             self._away_since = inf
         if not self.closed:
             self.updated((self.machine.joined if joined else self.machine.lost)(server, self.clock()))

@@ -378,6 +378,9 @@ class NoReply(KeepsFields, TimeoutError):
     Args:
         attempts: how often the request was sent.
         after_s: seconds between the call and this error.
+
+    Attributes:
+        trouble: endpoints that could not be connected to then, and why; empty for none.
     """
 
     text: ClassVar[str]
@@ -386,6 +389,10 @@ class NoReply(KeepsFields, TimeoutError):
         super().__init__(self.text.format(attempts=attempts, s="s" * (attempts != 1), after_s=after_s))
         self.attempts = attempts
         self.after_s = after_s
+        self.trouble = ""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}: {self.trouble}" if self.trouble else str(self.args[0])
 
 
 class ClientClosed(KeepsFields, Exception):

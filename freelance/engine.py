@@ -83,6 +83,7 @@ class FreelanceEngine(ClientEngine[Machine]):
             socket.disconnect(endpoint)
         else:
             socket.close(linger=0)
+        self.troubles.pop(endpoint, None)
 
     def flush(self) -> None:
         """Send the messages of the machine; those too large for their server go back to it."""

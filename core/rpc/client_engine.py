@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from mypy_extensions import mypyc_attr
 
+from core.constants import EVENT_HANDSHAKE_SUCCEEDED
+from core.errors import NoReply
 from core.machine.deadlines import TIMER_S_MIN
 from core.machine.requests import SETTLED, PendingRequest
 from core.rpc.connect_times import with_connect_times
@@ -23,6 +25,7 @@ from core.runtime import runtime
 from core.runtime.event_loop import clock_of
 from core.runtime.forks import process_id
 from core.security.credentials import context_for, only_one
+from core.sockets.monitor import TROUBLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from core.runtime.supervision import Timer
     from core.security.credentials import Secured
     from core.sockets.context import Context
+    from core.sockets.monitor import MonitorEvent
     from core.sockets.socket import Socket
 
 # Compiled, a constant of the module costs less than a name that it imports.
@@ -82,6 +86,7 @@ class ClientEngine(ABC, Generic[M]):
         self.socket_options: dict[str, Any] = dict(socket_options or {})
         self._name = name
         self._closed = closed
+        self.troubles: dict[str, str] = {}  # by endpoint: why it cannot be connected to
         self._submitted = False  # something, since the last message of a peer or end of an iteration
         self._end_scheduled = False  # `_end_iteration` will be called
         self._security = only_one(context, security)
@@ -189,7 +194,17 @@ class ClientEngine(ABC, Generic[M]):
 
     def new_socket(self, kind: int, **fixed: Any) -> Socket:
         """Return a socket with the options of the user, but those that are fixed."""
-        return self.context.socket(kind, **{"tell_limits": 1, **with_connect_times(self.socket_options), **fixed})
+        socket = self.context.socket(kind, **{"tell_limits": 1, **with_connect_times(self.socket_options), **fixed})
+        socket.on_event(self._not_connected, TROUBLES)
+        socket.on_event(self._is_connected, EVENT_HANDSHAKE_SUCCEEDED)
+        return socket
+
+    def _not_connected(self, event: MonitorEvent) -> None:
+        if event.reason:
+            self.troubles[event.endpoint] = event.reason
+
+    def _is_connected(self, event: MonitorEvent) -> None:
+        self.troubles.pop(event.endpoint, None)
 
     async def close(self) -> None:
         """Fail open requests, close the sockets and wait for their end."""
@@ -242,6 +257,8 @@ class ClientEngine(ABC, Generic[M]):
 
     def notify(self, updates: Iterable[PendingRequest]) -> None:
         for pending in updates:
+            if self.troubles and isinstance(pending.error, NoReply):
+                pending.error.trouble = ", ".join(f"{endpoint} ({why})" for endpoint, why in sorted(self.troubles.items()))
             settle_future(pending, self._closed)
 
     def _on_loop(self) -> bool:

@@ -192,7 +192,7 @@ async def test_that_neither_server_can_be_reached_is_said_after_a_while(
 
         def troubled(*troubled: int) -> int:
             for server in troubled:
-                engine._note_trouble(server, core.MonitorEvent(core.EVENT_CONNECT_RETRIED, 0, "", reason="refused"))
+                engine._not_connected(core.MonitorEvent(core.EVENT_CLOSED, 0, engine._endpoints[server], reason="refused"))
             return len([record for record in caplog.records if "neither server can be reached" in record.getMessage()])
 
         assert troubled(0, 1) == 0

@@ -92,9 +92,10 @@ def test_failures_are_simulated_when_asked_for(programs: Programs) -> None:
 
 
 def test_no_server_is_69(programs: Programs) -> None:
-    ended = programs.run("pirate", "client", "--to", "ipc://nobody", "--timeout", "0.1", "x")
+    ended = programs.run("pirate", "client", "--to", "ipc://nobody", "--timeout", "0.5", "x")
     assert (ended.code, ended.out) == (69, b"")
     assert ended.complaint.startswith("pirate: no reply to 3 attempts within ")
+    assert ended.complaint.endswith(" s: ipc://nobody ([Errno 2] No such file or directory)")
 
 
 def test_address_in_use_is_69(programs: Programs) -> None:
