@@ -334,11 +334,15 @@ class Pair(Reactor):
             raise NotActive("the peer went away meanwhile")
 
     async def drain(self, drain_s: float) -> bool:
-        """Prepare to stop: finish running requests, hand over if the peer can take over; return whether all were finished."""
+        """Prepare to stop: finish running requests, hand over if the peer can take over, wait for on-passive callbacks.
+
+        Each for `drain_s` at most; returns whether all requests were finished.
+        """
         self._draining = True
         finished = await self._finish(drain_s)
         _, effects = self.machine.switchover(self._clock())
         self._carry_out(effects)
+        await self._callbacks.left(drain_s)
         return finished
 
     async def _finish(self, drain_s: float) -> bool:

@@ -31,6 +31,7 @@ class Callbacks:
         self._on_failure = on_failure
         self._order = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving: asyncio.Task[None] | None = None  # the latest on-passive run
         self._timers: set[Timer] = set()
         self._supervisor = supervision.current()
 
@@ -39,7 +40,12 @@ class Callbacks:
         self.spawn(partial(self._enter, then))
 
     def enter_passive(self) -> None:
-        self.spawn(partial(self._in_order, self.on_passive))
+        self._leaving = self.spawn(partial(self._in_order, self.on_passive))
+
+    async def left(self, timeout_s: float) -> None:
+        """Wait until the latest on-passive callbacks are done, for a time."""
+        if self._leaving is not None:
+            await asyncio.wait([self._leaving], timeout=timeout_s)
 
     def every(self, interval_s: float, callback: Callable[[], Any]) -> None:
         """Call `callback` periodically; missed calls are not made up for."""
@@ -71,8 +77,8 @@ class Callbacks:
         for _, resume in self.on_handover:
             resume()
 
-    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._supervisor.task("bstar callback", work, restart=ONCE, failed=self._on_failure, among=self._tasks)
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        return self._supervisor.task("bstar callback", work, restart=ONCE, failed=self._on_failure, among=self._tasks)
 
     async def close(self) -> None:
         for timer in self._timers:

@@ -112,6 +112,30 @@ async def test_what_runs_is_finished_before_a_server_that_drains_hands_over() ->
             assert primary.state is bstar.State.PASSIVE
 
 
+async def test_a_server_that_has_handed_over_to_stop_ends_its_part_first() -> None:
+    """The end of the block cancelled on-passive before it was begun, or in the middle."""
+    done = list[str]()
+
+    async def store() -> None:
+        await asyncio.sleep(0.01)
+        done.append("stored")
+
+    async with Scene(heartbeat_ms=STILL_MS) as scene:
+        await scene.settle()
+        scene.pairs[0].on_passive(store)
+        await scene.pairs[0].drain(PATIENT)
+        await scene.stop(0)
+        assert done == ["stored"]
+
+
+async def test_a_server_that_stops_waits_no_longer_for_its_part_than_it_may() -> None:
+    async with Scene(heartbeat_ms=STILL_MS) as scene:
+        await scene.settle()
+        scene.pairs[0].on_passive(asyncio.Event().wait)
+        assert await scene.pairs[0].drain(0.01)
+        assert scene.pairs[0].state is bstar.State.PASSIVE
+
+
 async def test_a_passive_or_compatible_server_that_drains_changes_nothing() -> None:
     async with Scene(heartbeat_ms=STILL_MS, compatible=True) as scene:
         await scene.settle()
