@@ -238,15 +238,13 @@ class TaskRouter:
         """Add a peer, which has no capacity yet (BEY-15); raises as `PeerRouter.add`."""
         self.router.add(peer)
         self._lent[peer] = {}
-        self._unanswered[peer] = OrderedDict()
+        self._unanswered.setdefault(peer, OrderedDict())  # a peer that was removed may still answer
 
     def remove_peer(self, peer: bytes, now: float) -> list[Effect]:
         """Remove a peer; its tasks go elsewhere. Raises UnknownPeer."""
         self.router.remove(peer)
-        self._unanswered.pop(peer)
-        effects: list[Effect] = []
-        for task in reversed(self._lent.pop(peer).values()):
-            effects += self._put_back(task, now)
+        effects = self._take_back(peer, now)
+        del self._lent[peer]
         return effects + self._serve(now)
 
     def peer_joined(self, peer: bytes, now: float) -> list[Effect]:
@@ -258,12 +256,15 @@ class TaskRouter:
         if peer not in self.router:
             return []
         self.router.lost(peer)
+        self.counters["task_lost_with_peer"] += len(self._lent[peer])
+        return self._take_back(peer, now) + self._serve(now)
+
+    def _take_back(self, peer: bytes, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for task in reversed([*self._lent[peer].values()]):  # the last one put back is first in the queue
             self._forget_lent(task)
-            self.counters["task_lost_with_peer"] += 1
             effects += self._put_back(task, now)
-        return effects + self._serve(now)
+        return effects
 
     def peer_state(self, peer: bytes, frames: list[bytes], now: float) -> list[Effect]:
         """Take a message `[name][count]` from a peer's state endpoint (PEER-13)."""

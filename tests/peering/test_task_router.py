@@ -164,6 +164,24 @@ def test_a_late_reply_is_not_taken_for_another_ones() -> None:
     assert scene.task(b"a", b"third") == [ToPeer([b"DC2", b"a", b"", b"third"])]
 
 
+def test_a_late_reply_of_a_peer_that_was_removed_and_added_again_is_not_taken_for_another_ones() -> None:
+    """Its endpoint has changed, for example; a peer of another implementation answers on the next connection."""
+    scene = Scene(b"DC2")
+    scene.heard(b"DC2", 1)
+    scene.task(b"a", b"first")
+    scene.one.remove_peer(b"DC2", 0.0)
+    assert scene.worker(b"w", READY) == [ToWorker([b"w", b"a", b"", b"first"])]
+    assert scene.worker(b"w", b"a", b"", b"FIRST") == [ToClient([b"a", b"", b"FIRST"])]
+    scene.one.worker_gone(b"w", 0.0)
+    scene.one.add_peer(b"DC2")
+    scene.one.peer_joined(b"DC2", 0.0)
+    scene.heard(b"DC2", 1)
+    mark = b"\x00" + (7).to_bytes(8, "big")
+    assert scene.task(b"a", b"second") == [ToPeer([b"DC2", b"a", mark, b"", b"second"])]
+    assert scene.reply(b"DC2", b"a", b"", b"FIRST") == []
+    assert scene.reply(b"DC2", b"a", mark, b"", b"SECOND") == [ToClient([b"a", b"", b"SECOND"])]
+
+
 def test_several_tasks_of_one_client_at_one_peer_are_distinguished() -> None:
     scene = Scene(b"DC2")
     scene.heard(b"DC2", 3)
