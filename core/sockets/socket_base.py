@@ -325,7 +325,7 @@ class SocketBase(Receiving):
             self.counters.count_limit(kind := error.kind)
             fields |= {"size": error.size, "limit": error.limit}
         if not isinstance(error, AuthenticationRefused):  # logged by the authenticator
-            text = "connection with %s ended for its fault: %s"
+            text = "connection with %s ended: %s"
             self.context.warnings.warning((kind, session.peer_address), text, session.peer_address or "a peer", error, **fields)
 
     def received(self, pipe: Pipe, batch: Batch, octets: int) -> None:
