@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -113,8 +113,9 @@ class Runtime:
     def queue(self) -> SimpleQueue[Any]:
         return SimpleQueue()
 
-    def lock(self) -> threading.Lock:
-        return threading.Lock()
+    def lock(self) -> AbstractContextManager[object]:
+        """Return a lock that its thread may take again: a collection of garbage may call anything at any allocation."""
+        return threading.RLock()
 
     def condition(self) -> threading.Condition:
         return threading.Condition()

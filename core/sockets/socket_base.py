@@ -406,10 +406,11 @@ class SocketBase(Receiving):
         self.detach(pipe)
         if not pipe.paired:
             self.counters.undelivered += pipe.discard_outbox()
+        joined = pipe.connected and not pipe.left
         pipe.release()
         self._endpoints.inproc_ended(pipe)
         loop = asyncio._get_running_loop()
-        if loop is not None:
+        if joined and loop is not None:
             loop.call_soon(self._tell_watcher, pipe, False)  # after its last messages, and never inside the other socket's call
 
     def inproc_sent(self, pipe: InprocPipe) -> None:

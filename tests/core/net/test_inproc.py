@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -237,3 +238,25 @@ async def test_sock_15_what_waits_for_a_name_is_dropped_with_linger_or_the_conte
         pull = context.socket(core.PULL)
     assert [socket.counters.undelivered for socket in sockets] == [1] * 6
     assert pull.closed
+
+
+async def test_watchers_hear_of_no_end_of_a_peer_that_never_was() -> None:
+    """Neither when an endpoint is left before it is bound, nor when the context ends."""
+    async with core.Context() as context:
+        told: list[bool] = []
+        dealer, other = context.socket(core.DEALER), context.socket(core.DEALER)
+        dealer.set_receiver(lambda _: None, on_peer=lambda _, joined: told.append(joined))
+        for name, sends in (("inproc://silent", False), ("inproc://left", True)):
+            dealer.connect(name)
+            if sends:
+                await dealer.send(b"first")
+            dealer.disconnect(name)
+        other.bind("inproc://left")
+        assert await other.recv() == b"first"
+        await asyncio.sleep(0)
+        dealer.connect(NAME)
+        await dealer.send(b"x")
+        context.term()
+        await asyncio.sleep(0)
+    assert told == []
+    assert dealer.counters.undelivered == 1

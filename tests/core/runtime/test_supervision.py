@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 from typing import TYPE_CHECKING
@@ -369,3 +370,27 @@ async def test_what_a_task_starts_has_its_supervisor() -> None:
     assert found == [supervisor, supervisor]
     assert supervision.current() is supervision.current()
     assert supervision.current() is not supervisor
+
+
+class Collecting(str):
+    """A name at whose use garbage is collected, as may happen at any allocation."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        gc.collect()
+        return super().__hash__()
+
+
+async def test_a_fault_that_is_found_by_a_collection_while_another_is_counted_is_counted_too() -> None:
+    """As a daemon counts errors that nothing has waited for; the process stood still."""
+    supervisor = Supervisor()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: supervisor.count("not waited for"))
+    lost = loop.create_future()
+    lost.set_exception(Broken())
+    circle: list[object] = [lost]
+    circle.append(circle)
+    del lost, circle
+    supervisor.fault(Collecting("a timer"), Broken())
+    assert supervisor.faults == {"not waited for": 1, "a timer": 1}
