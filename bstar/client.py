@@ -120,7 +120,7 @@ class Client:
 
         Raises:
             Overrun: too many requests are waiting.
-            ClientClosed: the client was closed, before (raised at once) or meanwhile (of the future).
+            ClientClosed: the client was closed, or its context ended, before (raised at once) or meanwhile (of the future).
             NoServer: (of the future) neither server answered in time.
             HandlerError: (of the future) the handler of the server failed.
             core.MessageTooLarge: (of the future) the request exceeds the limit of the server.

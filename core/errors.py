@@ -396,7 +396,7 @@ class NoReply(KeepsFields, TimeoutError):
 
 
 class ClientClosed(KeepsFields, Exception):
-    """The client was closed, before the request or while it was open; it may have been executed."""
+    """The client was closed, or its context ended; an open request may have been executed."""
 
     text: ClassVar[str] = "the client was closed"
 

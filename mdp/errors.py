@@ -17,7 +17,7 @@
       TooLarge                TOO_LARGE          request or reply is beyond the limits of a peer on its way; see `mdp.wire.size_limits`
       NotSupported            NOT_SUPPORTED      the broker's dialect cannot carry the request, and nothing was sent
       Overrun                 OVERRUN            a slow reader has not taken the parts of the reply, and the request was cancelled
-      ClientClosed            CLOSED             the client was closed while the request was open
+      ClientClosed            CLOSED             the client was closed, or its context ended, while the request was open
 
 Numbers are fields; the message is one lower-case clause. Pure.
 """
@@ -267,7 +267,7 @@ class TooLarge(RequestError):
 
 
 class ClientClosed(RequestError):
-    """The client was closed while the request was open; if it had been sent, it may have been executed."""
+    """The client was closed, or its context ended, while the request was open; it may have been executed."""
 
     default_code = "CLOSED"
     clause = "the client was closed"

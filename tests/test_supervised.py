@@ -469,6 +469,7 @@ ELSEWHERE: dict[str, str] = {
     "core socket file": "tests/core/net/test_listener.py",
     "pirate client check": "tests/pirate/test_client.py",
     "mdp dispatch keys": "tests/mdp/spark/flow/test_replayed_window.py",
+    "core context end": "tests/core/sockets/test_event_callbacks.py",
     "core event callback": "tests/core/sockets/test_event_callbacks.py",
     "bstar event callback": "tests/bstar/test_pair_stops.py",
     "core connector address": "tests/core/net/test_addresses.py",

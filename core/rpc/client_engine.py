@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from mypy_extensions import mypyc_attr
 
 from core.constants import EVENT_HANDSHAKE_SUCCEEDED
-from core.errors import NoReply
+from core.errors import ContextTerminated, NoReply
 from core.machine.deadlines import TIMER_S_MIN
 from core.machine.requests import SETTLED, PendingRequest
 from core.rpc.connect_times import with_connect_times
@@ -82,7 +82,8 @@ class ClientEngine(ABC, Generic[M]):
         self.loop: asyncio.AbstractEventLoop | None = None  # None before the start
         self.clock: Callable[[], float] = runtime.current().monotonic
         self.now = 0.0  # begin of this loop iteration, loop time
-        self.closed = False
+        self.closed = False  # no more requests are taken
+        self._left = False  # `close` was called
         self.socket_options: dict[str, Any] = dict(socket_options or {})
         self._name = name
         self._closed = closed
@@ -117,6 +118,7 @@ class ClientEngine(ABC, Generic[M]):
                 for socket in self._open_sockets():
                     socket.close(linger=0)
                 raise
+            self.context.on_end[self._context_ended] = None
         return self.loop
 
     def begin_iteration(self) -> bool:
@@ -208,13 +210,13 @@ class ClientEngine(ABC, Generic[M]):
 
     async def close(self) -> None:
         """Fail open requests, close the sockets and wait for their end."""
-        if self.closed:
+        if self._left:
             return
-        self.closed = True
-        self._ticker.cancel()
+        self._left = True
+        self._fail_open()
         if self.loop is None:
             return
-        self.notify(self.machine.close(self.clock()))
+        self.context.on_end.pop(self._context_ended, None)
         async with AsyncExitStack() as stack:
             if self._owns_context:
                 stack.push_async_callback(self.context.aclose, 0)
@@ -230,11 +232,15 @@ class ClientEngine(ABC, Generic[M]):
     def flush(self) -> None:
         """Send the messages of the machine."""
 
-    async def _disconnect(self) -> None:
+    def _close_sockets(self) -> Iterable[Socket]:
+        """Close the sockets, and return them; may be called again."""
         sockets = [*self._open_sockets()]
         for socket in sockets:
             socket.close(linger=0)
-        for socket in sockets:
+        return sockets
+
+    async def _disconnect(self) -> None:
+        for socket in self._close_sockets():
             await socket.wait_closed()
 
     def _open_sockets(self) -> Iterable[Socket]:
@@ -246,6 +252,37 @@ class ClientEngine(ABC, Generic[M]):
 
     def _do_due(self, now: float) -> None:
         self.notify(self.machine.tick(now))
+
+    # ---------------------------------------------------------------------------------------------------------------- end
+
+    def _fail_open(self, reason: ContextTerminated | None = None) -> None:
+        """Fail open requests, and take no more."""
+        if self.closed:
+            return
+        self.closed = True
+        self._ticker.cancel()
+        if self.loop is None:
+            return
+        settled = self.machine.close(self.clock())
+        for pending in settled:
+            if pending.error is not None:
+                pending.error.__cause__ = reason
+        self.notify(settled)
+
+    def _context_ended(self) -> None:
+        """End, in whatever thread the program has ended the context: nothing can be sent any longer."""
+        loop = self.loop
+        if loop is None or loop.is_closed():
+            return
+        if self._on_loop():
+            self._end_with_context()
+        else:
+            loop.call_soon_threadsafe(self._end_with_context)
+
+    def _end_with_context(self) -> None:
+        self._fail_open(ContextTerminated())
+        if self.loop is not None:
+            self.loop.call_soon(self._close_sockets)  # not within a call of one of them
 
     # -------------------------------------------------------------------------------------------------- iterations and time
 

@@ -116,6 +116,7 @@ class Context(SharedInstance, SocketDefaults):
     def forked(self, parent: int) -> None:
         """Refuse every call in a child process, because the connections are its parent's."""
         self.parent = parent
+        self.on_end = {}  # the servers and clients are the parent's too
         for socket in (*self._sockets, *self._closing):
             socket.end_in_child()
 
@@ -289,7 +290,7 @@ class Context(SharedInstance, SocketDefaults):
         self.inproc.end()
         calls, self.on_end = self.on_end, {}
         for call in calls:
-            call()
+            self.supervisor.call("core context end", call)
 
     async def wait_closed(self) -> None:
         """Wait until all sockets have sent their messages (within LINGER) and no task is left."""

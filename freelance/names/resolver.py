@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
@@ -35,6 +35,7 @@ FRESH_S: Final = 1.0  # `resolve` asks again after this, or when the listing exp
 RETRY_S: Final = 0.5  # pause of a watch or a lease when no server answered
 REFRESHES: Final = 3  # of a lease within its time to live: two may fail
 WATCH_TRY_S: Final = 2.0  # time beyond the requested wait before a watching server counts as failed
+AWAY: Final = (NoServer, NamesRefused, ClientClosed)  # why a lease is not renewed
 SOCKET_OPTIONS_OF_NAMES: Final = {"reconnect_ivl_max": 2000}
 
 
@@ -242,7 +243,7 @@ class Names:
                 try:
                     await self.set(name, bind=binds, connect=connects, ttl=ttl)
                     pause = ttl / REFRESHES
-                except (NoServer, NamesRefused):
+                except AWAY:
                     self.counters["lease_away"] += 1
                     pause = min(RETRY_S, ttl / REFRESHES)
 
@@ -252,7 +253,7 @@ class Names:
         finally:
             try:
                 await self.drop(name, bind=binds, connect=connects)
-            except (NoServer, NamesRefused):
+            except AWAY:
                 self.counters["lease_away"] += 1  # it expires
 
     @asynccontextmanager
@@ -279,8 +280,9 @@ class Names:
             present.update(wanted)
 
         async def follow_on() -> None:
-            async for listing in listings:
-                change(listing)
+            with suppress(ClientClosed):  # or its context has ended: the target stays as it is
+                async for listing in listings:
+                    change(listing)
 
         change(await anext(listings))
         try:

@@ -197,7 +197,7 @@ class Client(TypedCalls):
             NotSupported: it has headers, and the broker has no MDP/0.3 (likewise). Nothing was sent.
             core.LocalProtocolError: the service name is not valid.
             TypeError: a frame is not bytes.
-            ClientClosed: the client was closed.
+            ClientClosed: the client was closed, or its context ended.
 
         The future fails with `NoService`, `Busy`, `Timeout`, `Unreachable`, `DeadlineExceeded`, `WorkerLost`, `DeadLetter`,
         `HandlerError`, `BadRequest`, `TooLarge` or `NotSupported`. A broker without MDP/0.3 gets none of the options; the client itself

@@ -104,9 +104,13 @@ class MdpEngine(ClientEngine[Machine]):
         self.notify(updates)
         self._reconnector.run_actions()
 
-    async def _disconnect(self) -> None:
+    def _close_sockets(self) -> Iterable[core.Socket]:
         self.search.close()
         self._reconnector.run_actions()
+        return ()
+
+    async def _disconnect(self) -> None:
+        self._close_sockets()
         await self._reconnector.wait_closed()
 
     # --------------------------------------------------------------------------------------------------------- connection

@@ -158,7 +158,7 @@ class SparkWorker:
         await self._stack.__aexit__(*error)
 
     async def serve_forever(self) -> None:
-        """Return when `stop` is called."""
+        """Return when `stop` is called. Raises `core.ContextTerminated` when the program has ended the context."""
         await self._workers[0].serve_forever()
 
     def stop(self) -> None:

@@ -131,6 +131,10 @@ class WorkerRegistration:
         self._reconnector.run_actions()
         self._after()
 
+    def leave_soon(self) -> None:
+        """Leave in the next loop iteration: this may be a call of the connection."""
+        self._loop.call_soon(self.leave)
+
     def vanish(self, *, silent: bool) -> None:
         """End without a word to the broker; `silent`: it does not see the connection end either."""
         self._silent = True

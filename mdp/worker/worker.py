@@ -29,10 +29,9 @@ from core.runtime import runtime
 from core.runtime.event_loop import clock_of
 from core.security.credentials import only_one
 from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
-from mdp.typed.calls import typed_handler
-from mdp.typed.descriptions import announced, description_of
+from mdp.typed.handlers import with_arguments
 from mdp.wire.commands import V03
-from mdp.worker.handler import BATCH_METADATA, HandlerKind, is_typed, kind_of, mark_of, name_of, reply_frames
+from mdp.worker.handler import HandlerKind, kind_of, mark_of, reply_frames
 from mdp.worker.loop_watchdog import Watchdog
 from mdp.worker.registration import WorkerRegistration
 from mdp.worker.replies.kept_replies import KeptReplies
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from mdp.request import Request
     from mdp.session.shared_connection import SharedConnections
     from mdp.wire.policies import Rate, Retry
-    from mdp.worker.handler import Body, ServiceMark, WorkerSettings
+    from mdp.worker.handler import Body, WorkerSettings
 
 log = logging.getLogger("mdp.worker")
 
@@ -205,7 +204,7 @@ class Worker:
         if mark is not None:
             options = {**mark.options, **options}
             inline = inline or mark.inline
-            handler, options["metadata"] = _with_arguments(handler, mark, service, options)
+            handler, options["metadata"] = with_arguments(handler, mark, service, options)
         if around is not None:
             handler = around(handler)
         self._kind = kind_of(handler, inline=inline)
@@ -270,7 +269,11 @@ class Worker:
         return "" if self._runners is None else self._runners.stuck()
 
     async def serve_forever(self) -> None:
-        """Wait until `stop` is called; the worker serves as soon as its block is entered, with or without this."""
+        """Wait until `stop` is called; the worker serves as soon as its block is entered, with or without this.
+
+        Raises:
+            core.ContextTerminated: the program has ended the context.
+        """
         if self._stopped is not None:
             await asyncio.shield(self._stopped)
 
@@ -329,7 +332,12 @@ class Worker:
         )
         if self.options.blocked_s and (self._middleware or self._kind is not HandlerKind.THREAD):
             self._watchdog = Watchdog(self._loop, self.options.blocked_s, self.service)
-        self._register(self._session)
+        self._context.on_end[self._context_ended] = None
+        try:
+            self._register(self._session)
+        except BaseException:
+            await self._close()
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -339,7 +347,18 @@ class Worker:
         finally:
             await self._close()
 
+    def _context_ended(self) -> None:
+        """Give up: the program has ended the context, and nothing can be sent any longer."""
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.set_exception(core.ContextTerminated())
+            self._stopped.exception()  # `serve_forever` need not be awaited
+        self.stop()
+        for registration in self._registrations:
+            registration.leave_soon()
+
     async def _close(self) -> None:
+        if self._context is not None:
+            self._context.on_end.pop(self._context_ended, None)
         if self._watchdog is not None:
             self._watchdog.close()
         try:
@@ -398,8 +417,7 @@ class Worker:
             for surplus in others if registration is first else [registration]:
                 self._registrations.remove(surplus)
                 self._former.append(surplus)
-                if self._loop is not None:
-                    self._loop.call_soon(surplus.leave)
+                surplus.leave_soon()
         elif registration is first:
             if self.options.concurrency > self.options.connections:
                 text = "%s: %s gives each connection one request at a time; this worker has %d connections for its concurrency of %d"
@@ -480,18 +498,3 @@ class Worker:
         registration = self._registration_of(request)
         if registration is not None:
             registration.give_back()
-
-
-def _with_arguments(
-    handler: Callable[..., Any], mark: ServiceMark, service: str, options: WorkerSettings
-) -> tuple[Callable[..., Any], Any]:
-    """Return the handler of requests that calls a batch or typed function, and the metadata that describes it."""
-    metadata = options.get("metadata")
-    if mark.batch:
-        from mdp.batch.handler import batch_handler  # late: it needs pyarrow
-
-        return batch_handler(handler, name_of(handler)), {**(metadata or {}), BATCH_METADATA: mark.batch}
-    if is_typed(handler):
-        described = description_of(handler, service, str(options.get("version", "")))
-        return typed_handler(handler, name_of(handler)), announced(described, metadata)
-    return handler, metadata

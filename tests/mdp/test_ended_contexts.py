@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +12,7 @@ import bstar
 import core
 import mdp
 from mdp.worker.builtin_handlers import echo
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,3 +74,82 @@ async def test_the_pair_of_a_broker_whose_context_ends_says_so(shared: bool, cap
                 for one in waiting:
                     await says_so(one)
     assert not shared or not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def hangs(request: mdp.Request) -> bytes:
+    """Answer never."""
+    await asyncio.Event().wait()
+    return b""
+
+
+@ENDS
+@pytest.mark.parametrize("dialect", ["0.1", "0.3"])
+async def test_a_worker_whose_context_ends_says_so_and_is_left_without_an_error(
+    end: Callable[[core.Context], None], dialect: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with core.Context() as context, mdp.Broker() as broker, mdp.Client(place := broker.bind(ANY)) as client:
+        fast: dict[str, Any] = {"heartbeat_ms": 20, "liveness": 1000, "dialect": dialect}
+        async with mdp.Worker(place, "hangs", handler=hangs, context=context, **fast) as worker:
+            waiting = asyncio.ensure_future(worker.serve_forever())
+            asked = client.request("hangs", b"x", wait=True, once=True)
+            await eventually(lambda: worker.running)
+            end(context)
+            await says_so(waiting)
+            await eventually(lambda: not worker.running)  # as when a connection is lost
+            assert not worker.connected
+            with pytest.raises(mdp.WorkerLost):
+                await asked
+            await asyncio.sleep(0.1)  # of its clock
+        assert not context.on_end
+        with pytest.raises(core.ContextTerminated):
+            await worker.serve_forever()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_worker_that_was_left_is_not_told_of_the_end_of_its_context() -> None:
+    async with core.Context() as context:
+        async with mdp.Worker("tcp://127.0.0.1:9", "echo", handler=echo, context=context) as worker:
+            worker.stop()
+            context.term()
+            await worker.serve_forever()
+        assert not context.on_end
+
+
+async def test_a_handler_may_end_the_context_of_its_worker() -> None:
+    context = core.Context()
+
+    def ends(request: mdp.Request) -> bytes:
+        context.destroy()
+        return b"unsent"
+
+    async with mdp.Broker() as broker, mdp.Client(place := broker.bind(ANY)) as client:
+        async with mdp.Worker(place, "ends", handler=ends, inline=True, context=context) as worker:
+            asked = client.request("ends", b"x", wait=True, once=True)
+            with pytest.raises(core.ContextTerminated):
+                await worker.serve_forever()
+            with pytest.raises(mdp.WorkerLost):
+                await asked
+
+
+@ENDS
+async def test_the_workers_of_an_app_end_together(end: Callable[[core.Context], None], caplog: pytest.LogCaptureFixture) -> None:
+    app = mdp.App()
+    for name in ("one", "two"):
+        app.service(name)(hangs)
+    async with core.Context() as context, mdp.Broker() as broker:
+        async with app.serve(broker.bind(ANY), context=context) as workers:
+            waiting = [asyncio.ensure_future(worker.serve_forever()) for worker in workers]
+            await eventually(lambda: all(worker.connected for worker in workers))
+            end(context)
+            for one in waiting:
+                await says_so(one)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_worker_of_an_ended_context_is_not_entered() -> None:
+    async with core.Context() as context:
+        context.term()
+        with pytest.raises(core.ContextTerminated):
+            async with mdp.Worker("tcp://127.0.0.1:9", "echo", handler=echo, context=context):
+                pass
+        assert not context.on_end

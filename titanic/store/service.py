@@ -168,6 +168,9 @@ class Service:
             await self.store.open(self._progress)
             self._batches.start()
             stack.push_async_callback(self._batches.close)
+            if (context := self._where["context"]) is not None:
+                context.on_end[self._end_dispatch] = None  # before the clients end, whose requests would count as failed
+                stack.callback(context.on_end.pop, self._end_dispatch, None)
             window = self.options.dispatch.window_total + self.options.dispatch.probes_max
             self._client = mdp.Client(self._broker, timeout=self.options.timeout_s, attempts=1, window=window, **self._where)
             await stack.enter_async_context(self._client)
@@ -236,15 +239,20 @@ class Service:
         return f"no broker knows {', '.join(away)}" if away else ""
 
     async def until_failed(self) -> None:
-        """Wait until the store cannot be written or registration fails, and raise the reason. Cancel-safe."""
-        failed = asyncio.ensure_future(self.store.until_failed())
+        """Wait until the store cannot be written, registration fails or the context ends, and raise the reason. Cancel-safe."""
+        failed, served = asyncio.ensure_future(self.store.until_failed()), asyncio.ensure_future(self._until_served())
         try:
-            await asyncio.wait([failed, self.opening], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([failed, served], return_when=asyncio.FIRST_COMPLETED)
             if not failed.done():
-                await asyncio.shield(self.opening)
+                await served
             await failed
         finally:
             failed.cancel()
+            served.cancel()
+
+    async def _until_served(self) -> None:
+        await asyncio.shield(self.opening)
+        await self._workers[0].serve_forever()  # all of them have one context
 
     def figures(self) -> dict[str, dict[str, float]]:
         """Return counters and gauges by name; see `StoreStatus.figures`."""

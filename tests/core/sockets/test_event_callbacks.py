@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,7 +13,12 @@ import core
 from core.constants import Event
 from core.runtime import supervision
 from core.runtime.supervision import Supervisor
+from tests.scenes.fault_injection import sabotaged
+from tests.scenes.forked_child import in_child
 from tests.scenes.waiting import PATIENCE_S, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.faults
 
@@ -161,3 +169,30 @@ async def test_rep_02_a_request_that_its_receiver_failed_for_is_owed_no_answer(e
             await good.send(b"1")
             assert await good.recv() == b"1"
     assert supervisor.faults == {"core receiver": 1}
+
+
+@pytest.mark.parametrize("end", [core.Context.term, core.Context.destroy])
+def test_an_error_in_one_call_at_the_end_of_a_context_leaves_out_no_other(end: Callable[[core.Context], None]) -> None:
+    told: list[str] = []
+    with sabotaged("core context end"):
+        context = core.Context()
+        for name in ("fails", "first", "second"):
+            context.on_end[partial(told.append, name)] = None
+        end(context)
+        end(context)
+    assert told == ["first", "second"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_the_end_of_a_context_in_a_forked_child_is_nothing_to_the_servers_of_its_parent() -> None:
+    told: list[str] = []
+    context = core.Context()
+    context.on_end[partial(told.append, "ended")] = None
+
+    def ends() -> str:
+        context.term()
+        return str(told)
+
+    assert in_child(ends) == "[]"
+    context.term()
+    assert told == ["ended"]

@@ -17,7 +17,7 @@ from freelance.names.server import NameServer
 from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 ANY = "tcp://127.0.0.1:*"
@@ -129,6 +129,27 @@ async def test_nam_02_a_lease_lives_as_long_as_its_block(stack: AsyncExitStack, 
         async with names.lease("shop", connect=["tcp://a:1"]):
             _ = 1 // 0
     assert (await names.get("shop")).connect == ()
+
+
+@pytest.mark.parametrize("end", [core.Context.term, core.Context.destroy])
+async def test_blocks_of_names_whose_context_ends_are_left_without_an_error(
+    stack: AsyncExitStack, server: NameServer, end: Callable[[core.Context], None]
+) -> None:
+    context = await stack.enter_async_context(core.Context())
+    names = await stack.enter_async_context(Names([server.identity], environment="test", timeout=100, context=context))
+    await names.set("shop", connect=["tcp://127.0.0.1:9"])
+    target = (await stack.enter_async_context(core.Context())).socket(core.DEALER, linger=0)
+    async with names.lease("bank", connect=["tcp://b:1"], ttl=0.03), names.follow(target, "shop"):
+        changes = names.watch("shop")
+        assert (await anext(changes)).connect == ("tcp://127.0.0.1:9",)
+        waiting = asyncio.ensure_future(anext(changes))
+        await asyncio.sleep(0)
+        end(context)
+        with pytest.raises(freelance.ClientClosed):
+            await waiting
+        with pytest.raises(freelance.ClientClosed):
+            await names.get("shop")
+        await eventually(lambda: names.counters["lease_away"])
 
 
 async def test_nam_06_a_record_at_one_server_of_a_pool_reaches_all(stack: AsyncExitStack, tmp_path: Path) -> None:
