@@ -154,9 +154,13 @@ class MdpEngine(ClientEngine[Machine]):
     def _on_updates(self, updates: list[PendingRequest]) -> None:
         # Hot path: once per batch.
         self._submitted = False
-        for pending in updates:
-            if pending.caller is not None:
-                pending.notify()
+        try:
+            for pending in updates:
+                if pending.caller is not None:
+                    pending.notify()
+        except MemoryError:
+            self.machine.keep(updates)
+            raise
         if self._transport is not None:
             self._transport.flush()
         if self.machine.refused:

@@ -79,11 +79,15 @@ class RequesterBase(Requests[P]):
         self.counters = RequesterCounters() if counters is None else counters
         self.destination = ""
         self.connected = False
-        self.refused: list[P] = []  # requests that waited and were then too large for the broker; `tick` returns them
+        self.refused: list[P] = []  # for `tick`, which returns them: requests that waited and were then too large for the broker
 
     def submit_many(self, batch: Sequence[P], now: float) -> int:
         """Send the first requests of a batch together, as many as possible; return their number, here 0."""
         return 0
+
+    def keep(self, updates: list[P]) -> None:
+        """Have `tick` return requests whose callers were not notified for want of memory: they would wait for ever."""
+        self.refused = updates if not self.refused else self.refused + updates
 
     def take_part(self, pending: P) -> list[bytes] | None:
         """Remove and return the oldest PARTIAL of a streaming request, None when there is none."""

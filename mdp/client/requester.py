@@ -228,22 +228,26 @@ class Requester(RequesterBase[P]):
         take = self._table.pop
         self._unanswered = 0
         self._quiet_since = now
-        for message in batch:
-            pending = take(message[0], None)
-            if pending is None:
-                other += 1
-                self._receive_other(message, now, updates)
-                continue
-            del message[0]
-            if not message or pending.parts is not None:
-                other += 1
-                self._receive_last_part(pending, message, now, updates)
-                continue
-            pending.reply = message
-            pending.stage = SETTLED
-            pending.settled_at = now
-            del pending.bucket[pending]
-            add(pending)
+        try:
+            for message in batch:
+                pending = take(message[0], None)
+                if pending is None:
+                    other += 1
+                    self._receive_other(message, now, updates)
+                    continue
+                del message[0]
+                if not message or pending.parts is not None:
+                    other += 1
+                    self._receive_last_part(pending, message, now, updates)
+                    continue
+                add(pending)
+                pending.reply = message
+                pending.stage = SETTLED
+                pending.settled_at = now
+                del pending.bucket[pending]
+        except MemoryError:
+            self.keep(updates)
+            raise
         self.counters.replied += len(batch) - other
         if self._backlog:
             self._release(now)
