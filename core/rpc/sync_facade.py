@@ -5,6 +5,7 @@ Any number of threads may use one. A loop that runs in the caller's thread (a no
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
@@ -69,25 +70,28 @@ class SyncFacade(Generic[C]):
 
     def _iterate(self, parts: AsyncGenerator[T, None]) -> Generator[T, None, None]:
         """Read an asynchronous generator from the caller's thread; leaving early ends it."""
+        turn = asyncio.Lock()  # a step that Ctrl-C has cancelled ends before the iteration does
         try:
             while True:
                 try:
-                    part = self._run(_next(parts))
+                    part = self._run(_next(parts, turn))
                 except StopAsyncIteration:
                     return
                 yield part
         finally:
             with suppress(type(self._closed_error())):  # which has ended it already
-                self._run(_close(parts))
+                self._run(_close(parts, turn))
 
 
 async def _called(function: Callable[..., T], *arguments: Any) -> T:
     return function(*arguments)
 
 
-async def _next(parts: AsyncGenerator[T, None]) -> T:
-    return await anext(parts)
+async def _next(parts: AsyncGenerator[T, None], turn: asyncio.Lock) -> T:
+    async with turn:
+        return await anext(parts)
 
 
-async def _close(parts: AsyncGenerator[T, None]) -> None:
-    await parts.aclose()
+async def _close(parts: AsyncGenerator[T, None], turn: asyncio.Lock) -> None:
+    async with turn:
+        await parts.aclose()

@@ -57,8 +57,12 @@ class LoopThread:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for its end; Ctrl-C cancels it. Raises like `start`."""
-        done = self.start(coroutine, waits=True)
+        return self.wait(self.start(coroutine, waits=True))
+
+    def wait(self, done: Future[T]) -> T:
+        """Wait for work of the loop; Ctrl-C cancels it. Raises WrongOwner on the loop's own thread."""
         try:
+            self._check_caller()
             return done.result()
         except BaseException:
             done.cancel()
@@ -72,7 +76,7 @@ class LoopThread:
     def end(self, last: Callable[[], Coroutine[Any, Any, Any]] | None = None) -> None:
         """Run a last coroutine, end the loop and wait for the thread; from any thread, and more than once.
 
-        Does nothing in a forked child: the thread and the connections are its parent's.
+        Does nothing in a forked child: the thread and the connections are its parent's. Raises WrongOwner on the thread itself.
         """
         if os.getpid() != self._pid:
             return

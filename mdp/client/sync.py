@@ -70,12 +70,7 @@ class SyncClient(SyncFacade[Client]):
 
     def request(self, service: str | bytes, *frames: bytes, **options: Unpack[CallOptions]) -> list[bytes]:
         """Send a request and return the reply `[body…]`; arguments and errors as for `mdp.Client.request`."""
-        reply = self.submit(service, *frames, **options)
-        try:
-            return reply.result()
-        except BaseException:
-            reply.cancel()  # Ctrl-C while waiting cancels the request
-            raise
+        return self._thread.wait(self.submit(service, *frames, **options))
 
     def submit(self, service: str | bytes, *frames: bytes, **options: Unpack[CallOptions]) -> Future[list[bytes]]:
         """Send a request and return a future that any thread can wait for; cancelling it cancels the request."""
@@ -125,7 +120,7 @@ class SyncClient(SyncFacade[Client]):
                     first += len(bodies)
                 if not groups:
                     return
-                yield from groups[0].result()
+                yield from self._thread.wait(groups[0])
                 groups.popleft()
         finally:
             for group in groups:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from concurrent.futures import Future
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ class Client:
         self.thread: threading.Thread | None = None
         self.left = 0
         self.ended: list[str] = []
+        self.waits = threading.Event()
 
     async def __aenter__(self) -> Client:
         self.thread = threading.current_thread()
@@ -30,6 +33,17 @@ class Client:
 
     async def __aexit__(self, *_: Any) -> None:
         self.left += 1
+
+    async def slow(self) -> AsyncGenerator[int, None]:
+        """Yield one value, and take some time to end."""
+        try:
+            yield 0
+            self.waits.set()
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            self.ended.append("slow")
 
     async def parts(self) -> AsyncGenerator[int, None]:
         try:
@@ -45,6 +59,9 @@ class Facade(SyncFacade[Client]):
 
     def where(self) -> threading.Thread:
         return self._call(threading.current_thread)
+
+    def slow(self) -> Generator[int, None, None]:
+        return self._iterate(self._client.slow())
 
     def parts(self) -> Generator[int, None, None]:
         return self._iterate(self._client.parts())
@@ -84,3 +101,20 @@ def test_an_iterator_ends_where_it_is_left() -> None:
         assert next(late) == 0
     with pytest.raises(ClientClosed):
         next(late)
+
+
+def test_an_iterator_that_is_interrupted_while_it_waits_ends_with_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+
+    def interrupted(done: Future[Any]) -> None:
+        client.waits.wait()
+        monkeypatch.undo()
+        raise KeyboardInterrupt  # as by Ctrl-C, which a signal in a test may miss
+
+    with Facade(client) as facade:
+        parts = facade.slow()
+        assert next(parts) == 0
+        monkeypatch.setattr(Future, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(parts)
+        assert client.ended == ["slow"]

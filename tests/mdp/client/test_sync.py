@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator  # noqa: TC003  # annotations of services are needed at run time
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +130,25 @@ def test_threads_share_one_client(client: SyncClient) -> None:
 def test_many_requests_in_flight_from_one_thread(client: SyncClient) -> None:
     futures = [client.submit("echo", b"%d" % n) for n in range(1000)]
     assert [future.result(100) for future in futures] == [[b"%d" % n] for n in range(1000)]
+
+
+def test_a_callback_of_a_future_is_refused_what_would_wait_for_itself(town: Town) -> None:
+    """It runs in the thread of the client, which gets no reply while it waits."""
+    said: Future[list[str]] = Future()
+    with SyncClient(town.endpoint, timeout=100) as client:
+
+        def calls(_: Future[list[bytes]]) -> None:
+            found = []
+            for waits in (client.close, lambda: client.request("echo", b"y"), lambda: [*client.map("echo", [b"y"])]):
+                try:
+                    waits()
+                except core.WrongOwner as error:
+                    found.append(str(error))
+            said.set_result(found)
+
+        client.submit("echo", b"x").add_done_callback(calls)
+        assert ["would wait for itself" in text for text in said.result(timeout=100.0)] == [True] * 3
+        assert client.request("echo", b"z") == [b"z"]
 
 
 def test_cancelling_the_future_cancels_the_request(town: Town, client: SyncClient) -> None:
