@@ -155,10 +155,7 @@ class PirateEngine(ClientEngine[LazyPirate]):
                     case NoResponse(endpoint):
                         log.warning("no response from server, retrying...", extra={"endpoint": endpoint})
                     case Close(endpoint):
-                        socket = self._sockets.pop(endpoint, None)
-                        if socket is not None and self.loop is not None:
-                            # Later, because this may be a call of the socket; unsent messages are dropped (LPP-02).
-                            self.loop.call_soon(socket.close)
+                        self._close(endpoint)
 
     def _open(self, endpoint: str) -> None:
         log.info("connecting to server...", extra={"endpoint": endpoint})
@@ -168,7 +165,14 @@ class PirateEngine(ClientEngine[LazyPirate]):
             socket.set_receiver(partial(self._receive, endpoint, socket), on_peer=partial(self._peer_changed, endpoint, socket))
             socket.connect(endpoint)
         except core.ZMQError as error:
-            self.notify(self.machine.failed(endpoint, error, self.clock()))
+            self._close(endpoint)
+            self.notify(self.machine.unopened(endpoint, error, self.clock()))
+
+    def _close(self, endpoint: str) -> None:
+        socket = self._sockets.pop(endpoint, None)
+        if socket is not None and self.loop is not None:
+            # Later, because this may be a call of the socket; unsent messages are dropped (LPP-02).
+            self.loop.call_soon(socket.close)
 
     def _send(self, endpoint: str, body: Sequence[bytes]) -> None:
         try:

@@ -142,6 +142,11 @@ class LazyPirate(KeyedRequests[LazyRequest]):
         """Record that a server is not connected; an attempt that was sent goes on until its time is over."""
         self._connected.discard(endpoint)
 
+    def unopened(self, endpoint: str, error: Exception, now: float) -> list[LazyRequest]:
+        """Record that there is no socket to a server, and end its request; the next one tries again."""
+        self._opened.discard(endpoint)
+        return self.failed(endpoint, error, now)
+
     def receive(self, endpoint: str, reply: list[bytes], now: float) -> list[LazyRequest]:
         """Take a reply `[frame…]` from the socket to this server."""
         pending = self._open.get(endpoint)

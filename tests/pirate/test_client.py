@@ -229,12 +229,27 @@ async def test_a_reply_that_does_not_match_is_logged_and_waited_on(server: Serve
         reply.cancel()
 
 
-async def test_a_server_that_cannot_be_asked_fails_the_request_and_the_next_may_be_made(context: core.Context) -> None:
-    async with pirate.Client("tcp://127.0.0.1:9", context=context, socket_options={"sndhwm": -5}) as client:
+@pytest.mark.parametrize("relaxed", [False, True])
+@pytest.mark.parametrize("wrong", [{"sndhwm": -5}, {"plain_username": b"ann", "curve_server": 1}], ids=["option", "security"])
+async def test_a_server_that_cannot_be_asked_fails_the_request_and_the_next_may_be_made(
+    context: core.Context, relaxed: bool, wrong: dict[str, Any]
+) -> None:
+    async with pirate.Client("tcp://127.0.0.1:9", relaxed=relaxed, context=context, socket_options=wrong) as client:
         for _ in range(2):
             with pytest.raises(core.ZMQError):
                 await client.request(b"x")
         await eventually(lambda: not context._sockets)  # while the client lives
+
+
+@pytest.mark.parametrize("relaxed", [False, True])
+async def test_a_client_that_got_no_socket_begins_anew_with_the_next_request(server: Server, context: core.Context, relaxed: bool) -> None:
+    async with pirate.Client(server.endpoint, relaxed=relaxed, timeout=PATIENCE_S, attempts=1, context=context) as client:
+        most, context.max_sockets = context.max_sockets, 0
+        with pytest.raises(core.ZMQError):
+            await client.request(b"x")
+        context.max_sockets = most
+        reply = asyncio.ensure_future(client.request(b"x"))
+        assert await server.serve(reply) == [b"y"]
 
 
 async def test_a_socket_that_is_lost_again_blocks_no_request(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
