@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -80,7 +81,8 @@ class FreelanceEngine(ClientEngine[Machine]):
     def disconnect(self, endpoint: str) -> None:
         socket = self._sockets.pop(endpoint.encode())
         if socket is self._router:
-            socket.disconnect(endpoint)
+            with suppress(core.EndpointNotFound):  # it was given up, see RECONNECT_STOP
+                socket.disconnect(endpoint)
         else:
             socket.close(linger=0)
         self.troubles.pop(endpoint, None)

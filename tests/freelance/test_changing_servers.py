@@ -14,7 +14,7 @@ from freelance.models.agent import AgentLimits
 from tests.scenes.freelance_machines import Finished, Send
 from tests.scenes.freelance_machines import WatchedAgent as Agent
 from tests.scenes.freelance_machines import WatchedShotgun as Shotgun
-from tests.scenes.waiting import eventually
+from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
     Model = Literal[1, 2, 3]
@@ -129,6 +129,23 @@ async def test_removal_moves_a_running_request() -> None:
         await entered.wait()
         client.remove_server(stuck.endpoint)
         assert await request == [b"x"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_server_to_which_no_attempt_is_made_any_longer_can_be_removed(model: Model, free_port: int) -> None:
+    gone = f"tcp://127.0.0.1:{free_port}"
+    refused = {"reconnect_stop": core.RECONNECT_STOP_CONN_REFUSED}
+    async with (
+        freelance.Server(ANY, echo, model=model) as good,
+        freelance.Client([gone, good.endpoint], model=model, timeout=100, socket_options=refused) as client,
+    ):
+        for socket in client._engine._open_sockets():  # one for all servers, or for each; none yet in model 1
+            if model == 3 or socket.last_endpoint == gone:
+                await Watch(socket).until(core.EVENT_CLOSED)
+        client.remove_server(gone)
+        assert client.servers == [good.endpoint]
+        assert await client.request(b"x") == [b"x"]
+        client.add_server(gone)
 
 
 async def test_what_cannot_be_added_or_removed() -> None:
