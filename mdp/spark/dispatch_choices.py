@@ -20,4 +20,4 @@ SOURCES: Final = "mdp.spark.sources"
 # The entry point of this group is a client of name servers with a method `resolve`, which `core.Context` takes.
 NAMES: Final = "mdp.spark.names"
 # Options of a data source that Spark adds.
-SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "queryname"})
+SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})

@@ -95,7 +95,7 @@ class EventsSource(DataSource):
         return EventsStream(self._directory(), self._wanted(schema), self.options)
 
     def _wanted(self, schema: StructType) -> Wanted:
-        unknown = sorted({name.lower() for name in self.options} - {*_OPTIONS, *SPARKS_OWN})
+        unknown = sorted({name.lower() for name in self.options} - {*_OPTIONS, *SPARKS_OWN, "path"})
         if unknown:
             raise ValueError(f"there is no option {', '.join(unknown)}; there are {', '.join(_OPTIONS)}")
         return Wanted.of(self.options, schema.names)

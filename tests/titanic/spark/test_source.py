@@ -185,6 +185,7 @@ def test_the_store_is_killed_between_the_staging_and_the_reading(spark: SparkSes
         ({"broker": "tcp://b:1", "decode": "xml", "reply": "a int"}, "option decode.*table"),
         ({"broker": "tcp://b:1", "chunk_rows": "2.5"}, "option chunk_rows.*whole number"),
         ({"broker": "tcp://b:1", "timeout": "nan"}, "option timeout"),
+        ({"broker": "tcp://b:1", "path": "nightly"}, "option path.*there are broker.*batch"),
         ({"broker": "tcp://b:1", "nonsense": "1"}, "option nonsense"),
         ({"broker": "tcp://b:1", "batch": "a/b"}, "option batch"),
         ({"broker": "tcp://b:1", "window": "many"}, "option window"),
