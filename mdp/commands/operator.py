@@ -15,7 +15,6 @@ import click
 from core.daemon.command import Command
 from core.daemon.exit_codes import RequestFailed, Unreachable
 from core.daemon.logs import printable
-from core.daemon.option_fields import WholeRange
 from core.daemon.terminal import json_frame, read_frames, write_frames, write_json, write_reply
 from core.machine.peer_text import BadJson, read_json
 from mdp.client.client import Unreachable as NoBroker
@@ -106,7 +105,7 @@ def check(wanted: tuple[str, ...], as_json: bool, **asking: Any) -> None:
 @client_options
 @output_options
 @click.argument("action", type=click.Choice(["ls", "show", "retry", "drop"]))
-@click.argument("number", metavar="[ID]", type=WholeRange(min=0), required=False)
+@click.argument("number", metavar="[ID]", type=click.IntRange(0, 2**64 - 1), required=False)  # eight octets
 def dlq(action: str, number: int | None, as_json: bool, **asking: Any) -> None:
     """List dead letters, or show, retry or drop one by ID; all but ls need a broker with --manage."""
     if (number is None) != (action == "ls"):

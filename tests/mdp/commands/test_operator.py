@@ -197,8 +197,9 @@ def test_b7_a_dead_letter_is_listed_shown_and_dropped(operator: Operator) -> Non
     assert len(as_json["lost"]) == 1
     assert operator.ask("dlq", "drop", str(number)).lines == [f"dropped {number}"]
     for action in ("show", "drop", "retry"):
-        gone = operator.ask("dlq", action, str(number))
-        assert (gone.code, gone.complaint) == (1, f"mdp: {number}: the broker has no such dead letter")
+        for absent in (number, 2**64 - 1):
+            gone = operator.ask("dlq", action, str(absent))
+            assert (gone.code, gone.complaint) == (1, f"mdp: {absent}: the broker has no such dead letter")
 
 
 def test_b7_a_dead_letter_is_kept_until_a_worker_can_take_it_and_then_answered(operator: Operator) -> None:
