@@ -92,6 +92,12 @@ class WorkerRegistration:
     def registered(self) -> bool:
         return self.session.search.state is SearchState.UP
 
+    @property
+    def awaits_recall(self) -> bool:
+        """Whether the broker, which knows that the worker drains, has not recalled all that was not begun."""
+        session = self.session
+        return session.draining and session.takes_options and not session.suppress_heartbeats and session.in_flight > 0
+
     def start(self) -> None:
         self.session.search.start(self._clock())
         self._reconnector.run_actions()

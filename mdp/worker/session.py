@@ -86,9 +86,9 @@ class WorkerSession:
     """
 
     __slots__ = (
-        "_answered_all", "_in_flight", "_liveness", "_name", "_numbered", "_peer", "_plain_max", "_serial", "_takes_options", "counters",
-        "draining", "kept", "search", "suppress_heartbeats", "options", "outgoing", "recalled", "reports", "service", "stuck", "told_stuck",
-        "unwanted",
+        "_answered_all", "_in_flight", "_liveness", "_name", "_numbered", "_peer", "_plain_max", "_serial", "counters",
+        "draining", "kept", "search", "suppress_heartbeats", "options", "outgoing", "recalled", "reports", "service", "stuck",
+        "takes_options", "told_stuck", "unwanted",
     )  # fmt: skip
 
     def __init__(
@@ -114,7 +114,7 @@ class WorkerSession:
         self._name = self.service.decode()
         self._numbered = True  # the dialect of the connection is 0.3
         self._in_flight: dict[bytes, Request] = {}  # requests in flight, by token, or by a number of our own
-        self._takes_options = False  # in heartbeats: the broker takes channels, or has sent PING or RECALL; older ones refuse them
+        self.takes_options = False  # in heartbeats: the broker takes channels, or has sent PING or RECALL; older ones refuse them
         self.unwanted, self.recalled = list[Request](), list[Request]()
         self._liveness: Liveness | None = None  # while serving
         self._answered_all = False  # the last request in flight was answered after the last `take_outgoing` (MDP-21)
@@ -138,7 +138,7 @@ class WorkerSession:
         self.search.joined(now)
         dialect = self.search.dialect
         self._numbered = dialect == V03
-        self._takes_options = self._numbered and takes_options
+        self.takes_options = self._numbered and takes_options
         self._liveness, self.told_stuck = Liveness(self.options.heartbeat_s, self.options.liveness, now), False
         self.outgoing.append(worker_ready(dialect, self.service, options=self.options.ready() if self._numbered else b""))
         self.counters.connections += 1
@@ -389,7 +389,7 @@ class WorkerSession:
             self.recalled += self._in_flight.values()
             if not self._in_flight:
                 self.close()
-        elif self._takes_options and not self.suppress_heartbeats:
+        elif self.takes_options and not self.suppress_heartbeats:
             self._beat()
 
     def close(self) -> None:
@@ -400,8 +400,8 @@ class WorkerSession:
 
     def _beat(self) -> None:
         self.counters.heartbeats += 1
-        self.told_stuck = self.stuck and self._takes_options
-        self.outgoing.append(worker_heartbeat(self.search.dialect, stuck=self.told_stuck, draining=self.draining and self._takes_options))
+        self.told_stuck = self.stuck and self.takes_options
+        self.outgoing.append(worker_heartbeat(self.search.dialect, stuck=self.told_stuck, draining=self.draining and self.takes_options))
 
     def _leave(self) -> None:
         if self._liveness is not None:
@@ -475,12 +475,12 @@ class WorkerSession:
                 self.counters.cancelled += 1
                 self.unwanted.append(request)
         elif isinstance(event, Recall):
-            self._takes_options = True
+            self.takes_options = True
             recalled = self._in_flight.get(event.id)
             if recalled is not None:  # otherwise its answer and the RECALL have crossed
                 self.recalled.append(recalled)
         elif isinstance(event, Ping):
-            self._takes_options = True
+            self.takes_options = True
             if not self.suppress_heartbeats:
                 self._beat()
 

@@ -235,7 +235,7 @@ class Worker:
         self._former: deque[WorkerRegistration] = deque(maxlen=self.options.connections + 8)  # closed ones
         self._flushing = False
         self._stopped: asyncio.Future[None] | None = None
-        self._idle = Drained(lambda: self._runners is None or self._runners.idle)
+        self._idle = Drained(self._is_drained)
         self._drained = False  # `drain` has waited for running handlers
 
     # ------------------------------------------------------------------------------------------------- API
@@ -293,7 +293,7 @@ class Worker:
             Whether all requests were answered.
         """
         self.stop()
-        if self._runners is not None and not self._runners.idle:
+        if not self._is_drained():
             await self._idle.wait(self.options.drain_s if drain_s is None else drain_s)
             self._drained = True
         return self._runners is None or self._runners.idle
@@ -473,6 +473,11 @@ class Worker:
             self._on_requests(successors)
         for registration in self._registrations:
             registration.flush()
+        self._idle.look()
+
+    def _is_drained(self) -> bool:
+        runners, recalls = self._runners, self._kind is not HandlerKind.INLINE  # others may answer later, and return nothing
+        return runners is None or (runners.idle and not (recalls and any(one.awaits_recall for one in self._registrations)))
 
     def _on_idle(self) -> None:
         """Send answers at once when no handler runs."""
@@ -486,8 +491,7 @@ class Worker:
             await leaving
 
     def _answer_without_errors(self, request: Request, error: BaseException) -> None:
-        make = self.options.error_reply
-        if make is not None:
+        if (make := self.options.error_reply) is not None:
             try:
                 request._owner.answer(request, reply_frames(make(error)))
             except Exception:
@@ -495,6 +499,5 @@ class Worker:
             else:
                 self._flush_soon()
                 return
-        registration = self._registration_of(request)
-        if registration is not None:
+        if (registration := self._registration_of(request)) is not None:
             registration.give_back()

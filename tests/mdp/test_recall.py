@@ -375,3 +375,17 @@ def test_a_worker_that_drains_is_asked_for_all_that_it_has_and_given_nothing() -
     scene.wait(0.1)
     assert scene.given(b"BUSY") == []
     scene.check()
+
+
+def test_a_worker_that_drains_is_asked_for_what_no_client_waits_for_any_longer() -> None:
+    """IDM-05: it would otherwise wait for that."""
+    scene = Quiet()
+    scene.join(b"BUSY", 1, 4)
+    scene.ask("0.3", b"C2", b"begun", options={"key": b"k"})
+    given = scene.given(b"BUSY")
+    scene.lose(b"C2")
+    assert places(scene, given) == []
+    scene.send(b"BUSY", worker_heartbeat("0.3", draining=True))
+    assert places(scene, given) == [0]
+    scene.send(b"BUSY", worker_return(given[0].id))
+    scene.check()

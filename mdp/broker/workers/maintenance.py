@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from core.zmtp.frames import encode_message
 from mdp.broker.requests.policy_queue import PolicyQueue
+from mdp.broker.requests.request_states import RequestState
 from mdp.broker.requests.request_table import CHECK_S, WATCH_S_MAX
 from mdp.broker.workers.pacing import TRUST_US
 from mdp.wire.commands import worker_ping
@@ -226,7 +227,8 @@ class Upkeep:
         worker.draining, worker.allowed = True, 0
         worker.service.mark_ready(worker)
         for key, request in worker.in_flight.items():
-            if request.client is not None and not (request.extras is not None and request.extras.streamed):
+            awaited = request.client is not None or request.state is RequestState.UNCLAIMED
+            if awaited and not (request.extras is not None and request.extras.streamed):
                 self._table.recall(worker, key)
 
     def returned(self, worker: Worker, key: bytes, now: float) -> bool:

@@ -10,9 +10,9 @@ import pytest
 
 import mdp
 from mdp.observe.broker_metrics import BrokerMetrics
-from mdp.wire.commands import worker_disconnect
+from mdp.wire.commands import worker_cancel, worker_disconnect, worker_error, worker_heartbeat, worker_recall, worker_return
 from mdp.worker.worker import Worker
-from tests.scenes.mdp_scripted_broker import StandIn, give
+from tests.scenes.mdp_scripted_broker import StandIn, give, token
 from tests.scenes.waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
@@ -73,3 +73,34 @@ async def test_a_worker_that_drains_shows_as_draining_at_once() -> None:
             assert [dict(zip(table.columns, row, strict=True))["draining"] for row in table.rows] == ["yes"]
             go.set()
             assert (await drained, await reply) == (True, [b"done"])
+
+
+@pytest.mark.parametrize("how", ["recall", "cancel", "cut"])
+async def test_what_a_worker_has_not_begun_is_returned_before_it_leaves(how: str) -> None:
+    """MDP-23: its last handler ended before the broker had recalled the rest, which then counted as lost."""
+    go = asyncio.Event()
+
+    async def held(request: Request) -> bytes:
+        await go.wait()
+        return b"done"
+
+    async with StandIn(channels=True) as broker:
+        async with Worker(broker.endpoint, "echo", handler=held, credit=8, concurrency=1, drain_s=3600) as worker:
+            peer, _ = await broker.next()
+            for number in (1, 2):
+                give(broker, peer, number)
+            await eventually(lambda: worker.running + worker.waiting == 2)
+            drained = asyncio.ensure_future(worker.drain())
+            assert (await broker.next())[1] == worker_heartbeat("0.3", draining=True)
+            go.set()
+            assert (await broker.next())[1][-1] == b"done"
+            assert not drained.done()
+            if how == "cut":
+                broker.cut(peer)
+            else:
+                broker.send(peer, *(worker_recall(token(2)) if how == "recall" else worker_cancel(token(2))))
+                given_back = worker_return(token(2)) if how == "recall" else worker_error(token(2), "CANCELLED", "")
+                assert (await broker.next())[1] == given_back
+            assert await drained
+        if how != "cut":
+            assert (await broker.next())[1] == worker_disconnect("0.3")
