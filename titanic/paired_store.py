@@ -270,8 +270,8 @@ class PairedTitanic:
                 await self._yield_to(answer)
                 return
         if await self._write_mark(mark, led_mark(mark, lineage, alone=alone)):
-            self._lease = NO_LEASE
-            await self._serve(alone)
+            heard_at, self._lease = self._lease.said_at, NO_LEASE
+            await self._serve(alone, heard_at)
 
     def _read_lineage(self) -> tuple[Mark | None, Lineage]:
         mark, self._lineage = read_mark(self._disk), lineage_at(self._disk)
@@ -334,14 +334,16 @@ class PairedTitanic:
             await asyncio.to_thread(write_mark, self._disk, before)
         return False
 
-    async def _serve(self, alone: bool) -> None:
-        """Serve as the store while active."""
+    async def _serve(self, alone: bool, heard_at: float | None) -> None:
+        """Serve as the store while active; `heard_at` is when this half heard of the other one as the store."""
         terms = MirrorTerms(self.window_s, self._heartbeat_s / PULSES_PER_HEARTBEAT, alone, self._serves)
         service = service_of(
             self.options, self._disk, context=self._context, terms=terms,
             guard=self._serves, about=self._pair_status, progress=self._progress, drain_s=0.0,
         )  # fmt: skip
         store = service.store
+        if heard_at is not None:
+            store.heard_ms = int((boot_clock() - heard_at) * 1000)
         self.part = "opens the store"
         async with service:
             self.service, self.part = service, "store"

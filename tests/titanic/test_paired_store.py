@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from errno import EMFILE, ENOSPC, EROFS
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -17,6 +17,7 @@ from click.testing import CliRunner
 import bstar
 import core
 import titanic
+from core.runtime import runtime
 from core.security.authenticator import curve_keypair
 from tests.scenes.bstar_sockets import until
 from tests.scenes.titanic_pair import Two
@@ -76,6 +77,30 @@ async def test_the_other_one_takes_over_with_everything_and_the_first_becomes_it
         assert {mark.role for mark in marks} == {"mirror", "store"}
         assert {mark[1:4] for mark in marks} == {(marks[0].epoch, Step.IN_STEP, False)}
         assert await two.answered(tickets) == ["both", "alone"] * 2
+
+
+class HoursAhead:
+    """A system whose wall clock was set wrong."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(runtime.current(), name)
+
+    def wall_ns(self) -> int:
+        return runtime.current().wall_ns() + 5 * 3600 * 10**9
+
+
+async def test_a_wall_clock_that_is_wrong_on_one_machine_ends_nothing_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T1: what had half an hour to live expired when the roles changed."""
+    async with Two(tmp_path, witness=True) as two:
+        await two.start(0)
+        await two.start(1)
+        await two.settled()
+        ticket = await two.client.submit("echo", b"x", ttl=1800.0)
+        leader = await two.settled()
+        monkeypatch.setattr("titanic.store.store.runtime", SimpleNamespace(current=HoursAhead))
+        await two.stop(leader)
+        await until(lambda: two.serving(1 - leader), "the other one takes over")
+        assert await two.answered([ticket]) == ["x"]
 
 
 @pytest.mark.parametrize("first", [0, 1])

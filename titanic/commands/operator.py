@@ -21,7 +21,7 @@ from titanic.commands.export import FORMATS, export_rows, write_rows
 from titanic.errors import JournalError, StoreLocked, TitanicError, VersionTooNew, Wounded
 from titanic.journal.disk import ReadingDisk, RealDisk
 from titanic.journal.inspection import MANIFEST_NAME
-from titanic.journal.ownership import MARK_NAME, Mark, Step, read_mark, write_mark
+from titanic.journal.ownership import MARK_NAME, Mark, Step, check_is_store, read_mark, write_mark
 from titanic.journal.segment_log import LogOptions, SegmentLog
 from titanic.mirror.replica_directory import lineage_at
 from titanic.mirror.succession import FORCED, LineageKind
@@ -120,6 +120,7 @@ def verify(store: str, as_json: bool) -> None:
 def repair(store: str, accept_loss: bool) -> None:
     """Repair a damaged store, so that it starts and is no longer degraded."""
     with _held(store) as disk:
+        check_is_store(disk)
         problems, _, _ = check(disk)
         repaired = bool(problems) and accept_loss
         said = repair_store(disk, runtime.current().random_bytes(16)) if repaired else [str(problem) for problem in problems]

@@ -113,7 +113,8 @@ class RealDisk:
     def unlock(self) -> None:
         """Release lock and directory; no other call works afterwards."""
         if self._lock is not None:
-            self._files.ftruncate(self._lock, 0)
+            with contextlib.suppress(OSError):  # the disk may have failed, or be read-only by now
+                self._files.ftruncate(self._lock, 0)
             self._files.close(self._lock)
             self._lock = None
         if self._dir >= 0:

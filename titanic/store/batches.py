@@ -3,11 +3,7 @@
     titanic.batch    extension; the first body frame is the verb, the reply begins with a status as in RFC 9
 
     [stage][name][number][ttl_ms][service][rows]   -> [200]                 the rows are kept, and not delivered yet
-                                    [500][reason]                           they are not: the store has no space for them, or cannot write
     [commit][batch][stages]                        -> [200][summary]        they are requests now; [300] not all of them yet
-                                    [500][DAMAGED: …] [500][EXPIRED: …]     none of them is: a chunk is unreadable, or has expired
-                                    [500][TOO_LARGE: …]                     or it exceeds a limit of the store, or the share of its user
-                                    [500][store is full: …]                 or the store has no space for all of its rows now
     [abort][prefix]                                -> [200][chunks]         staged and uncommitted chunks under prefix/… are dropped
     [rows][batch][start][count]                    -> [200][total][uuids][keys]   requests of a batch, 16 bytes each, in order
     [close][batch]                                 -> [200]                 all requests of a batch, and the batch, are closed
@@ -68,9 +64,8 @@ HELD_BYTES_MAX: Final = 64 * 1024 * 1024  # of chunks kept after the check that 
 ROWS_AT_ONCE: Final = 1000  # appended to the journal per loop iteration
 PAGE_MAX: Final = 16_384  # requests in one answer: 256 KiB of UUIDs and 4 MiB of the longest keys
 TTL_MS_MAX: Final = 7 * 86_400_000
-log = logging.getLogger("titanic")
-
 LISTS_MAX: Final = 4  # lists of answered requests of which a reader has had a page; 16 bytes for each request
+log = logging.getLogger("titanic")
 
 
 class TooManyRows(BadRequest):
@@ -87,7 +82,6 @@ class Batches:
     def __init__(self, store: Store) -> None:
         self._store = store  # open when `start` is called
         self._staged: dict[Name, dict[int, Entry]] = {}
-        self._commits: dict[Name, Entry] = {}
         self._reserved: set[Name] = set()  # stages reserved by a commit
         self._refused: dict[Name, str] = {}  # batches that could not be committed, with the reason, until it is fetched
         self._working: dict[Name, asyncio.Task[None]] = {}
@@ -99,16 +93,16 @@ class Batches:
         self._lists: dict[tuple[bytes, bytes, int, int], bytes] = {}  # UUIDs of an interval of which a reader has not had the last page
         self._ended = asyncio.Event()
         self._over = False  # nothing waits for it any longer
+        self._expiries: dict[bytes, asyncio.TimerHandle] = {}  # of staged chunks, by UUID
         self._supervisor = supervision.current()
 
     def start(self) -> None:
         """Find staged chunks and commits of earlier runs; call it after the store is open and before delivery starts."""
         for entry in self._store.index.entries.of_services(INTERNAL):
-            if entry.service == COMMIT and entry.state >= State.ANSWERED:
-                self._commits[entry.owner, name_of_chunk(entry.key)[0]] = entry
-            else:
-                if entry.service == COMMIT:
-                    self._begun.add((entry.owner, name_of_chunk(entry.key)[0]))
+            if entry.service != COMMIT:
+                self.waiting(entry)
+            elif entry.state < State.ANSWERED:
+                self._begun.add((entry.owner, name_of_chunk(entry.key)[0]))
                 self.waiting(entry)
 
     def waiting(self, entry: Entry) -> None:
@@ -116,7 +110,6 @@ class Batches:
         octets, number = name_of_chunk(entry.key)
         name = entry.owner, octets
         if entry.service == COMMIT:
-            self._commits[name] = entry
             if name not in self._working:
                 self._unread[name] = asyncio.get_running_loop().create_future()
                 self._working[name] = self._supervisor.task("titanic commit", partial(self._work, name, entry))
@@ -129,9 +122,12 @@ class Batches:
 
     def _expire_later(self, delay_s: float, name: Name, number: int, entry: Entry) -> None:
         again = partial(self._expire_later, RETRY_S, name, number, entry)
-        self._supervisor.later("titanic stage expiry", delay_s, self._expire, name, number, entry, failed=lambda _: again())
+        if not self._over:
+            later = self._supervisor.later("titanic stage expiry", delay_s, self._expire, name, number, entry, failed=lambda _: again())
+            self._expiries[entry.uuid] = later
 
     def _expire(self, name: Name, number: int, entry: Entry) -> None:
+        self._expiries.pop(entry.uuid, None)
         if self._staged.get(name, {}).get(number) is not entry:
             return  # dropped, and perhaps staged again
         if name in self._reserved:
@@ -146,6 +142,9 @@ class Batches:
 
     async def close(self) -> None:
         """Cancel running work; commits continue at the next start."""
+        self._over = True
+        while self._expiries:
+            self._expiries.popitem()[1].cancel()
         await supervision.cancel_all([*self._working.values(), *self._verbs])
 
     def take(self, frames: Sequence[bytes], done: Done, owner: bytes = b"") -> None:
@@ -185,7 +184,7 @@ class Batches:
     async def _stage(self, owner: bytes, name: bytes, number: bytes, ttl_ms: bytes, service: bytes, rows: bytes) -> list[bytes]:
         ttl = parse_count(ttl_ms, TTL_MS_MAX)
         chunk = BatchChunk.decode(service, rows)  # checked now, so that a commit finds no malformed chunk
-        key = b"\0staged\0%b\0%d" % (parse_name(name), parse_count(number))
+        key = batch_frames.key_of_chunk(b"staged", parse_name(name), parse_count(number))
         body = [chunk.service, rows]
         for _ in range(2):
             reply = await self._submit_own(STAGED, body, Options(key, ttl_ms=ttl), owner)
@@ -215,7 +214,11 @@ class Batches:
         entry = chunks.pop(number, None)
         if not chunks:
             self._staged.pop(name, None)
-        if entry is not None and not entry.closing and self._lives(entry):
+        if entry is None:
+            return
+        if (expiry := self._expiries.pop(entry.uuid, None)) is not None:
+            expiry.cancel()
+        if not entry.closing and self._lives(entry):
             # A job that is run again stages the same rows under the same name. If the CLOSE is refused it is dropped later.
             self._store.withdraw(entry, lambda reply: self.waiting(entry) if reply[0] != OK else None)
 
@@ -238,9 +241,8 @@ class Batches:
 
     async def _commit(self, owner: bytes, called: bytes, stages: bytes) -> list[bytes]:
         batch = owner, parse_name(called)
-        known = self._commits.get(batch)
         wanted = _stages_of(owner, stages)
-        again = known is not None and self._lives(known)
+        again = self._committed(batch) is not None
         stage_names = {name for name, _ in wanted}
         if not again and batch not in self._refused:
             for name, count in wanted:
@@ -248,22 +250,24 @@ class Batches:
                 if any(number not in chunks or not self._lives(chunks[number]) for number in range(count)):
                     return [BAD, b"not staged any more: " + name[1]]
             self._reserved |= stage_names
-            reply = await self._submit_own(COMMIT, [stages], Options(b"\0commit\0%b\x000" % batch[1]), owner)
-            closed = reply[0] == OK and batch not in self._commits
-            if reply[0] == BAD or closed:  # the key is known and its request is not: committed before, and closed since
-                self._give_up(wanted)
-                return [OK, msgpack.packb({"rows": 0, "refused": 0, "again": True, "closed": True})]
-            if reply[0] != OK:
+            submit = partial(self._submit_own, COMMIT, [stages], Options(batch_frames.key_of_chunk(b"commit", batch[1], 0)), owner)
+            reply = await submit()
+            if reply[0] == BAD and self._committed(batch) is None:
+                await self._written()  # one with other stages is perhaps being stored
+                reply = await submit()
+            again = reply[0] == BAD
+            if reply[0] == FAILED:
                 self._reserved -= stage_names
                 return reply
-        work = self._working.get(batch)
-        if work is not None:
+            if self._committed(batch) is None:  # the key is known and its request is not: committed before, and closed since
+                self._give_up(wanted)
+                return [OK, msgpack.packb({"rows": 0, "refused": 0, "again": True, "closed": True})]
+        if (work := self._working.get(batch)) is not None:
             await asyncio.wait([work], timeout=COMMIT_S)
         if batch in self._refused:  # the reason is answered once: the next commit tries it again
             self._reserved -= stage_names
             return [FAILED, self._refused.pop(batch).encode()]
-        entry = self._commits.get(batch)
-        if entry is None:
+        if (entry := self._committed(batch)) is None:
             return [PENDING]
         reply = await self._fetch(entry)
         if reply[0] == PENDING:
@@ -273,15 +277,17 @@ class Batches:
             return reply
         return [OK, msgpack.packb({**unpack(reply[1]), "again": again, "closed": False})]
 
-    def _drop_stages(self, stages: list[tuple[Name, int]]) -> None:
-        for name, _ in stages:
-            for number in list(self._staged.get(name, ())):
-                self._drop(name, number)
+    def _committed(self, batch: Name) -> Entry | None:
+        """Return the durable commit of a batch, None if there is none or it was closed."""
+        entry = self._store.index.with_key(batch[0], batch_frames.key_of_chunk(b"commit", batch[1], 0))
+        return None if entry is None or entry.state == State.STORING else entry
 
     def _give_up(self, stages: list[tuple[Name, int]]) -> None:
         """Drop chunks of a batch that has been committed, also those staged for it again."""
         self._reserved.difference_update(name for name, _ in stages)
-        self._drop_stages(stages)
+        for name, _ in stages:
+            for number in list(self._staged.get(name, ())):
+                self._drop(name, number)
 
     async def _work(self, batch: Name, entry: Entry) -> None:
         """Store all rows of a commit as requests, record their UUIDs, and drop the staged chunks."""
@@ -323,7 +329,7 @@ class Batches:
             self._store.answer(entry.uuid, [summary, b"".join(uuids)])
             while entry.reply is None and self._lives(entry):
                 await answer_of(partial(self._store.wait, [format_uuid(entry.uuid)], WAIT_MS_MAX / 1000))
-            self._drop_stages(wanted)
+            self._give_up(wanted)
         except BadRequest as error:
             if self._lives(entry):
                 code = {TooManyRows: "TOO_LARGE", ExpiredChunk: "EXPIRED"}.get(type(error), "DAMAGED")
@@ -348,7 +354,6 @@ class Batches:
         while self._lives(entry):
             if (await answer_of(partial(self._store.withdraw, entry)))[0] != OK:
                 await asyncio.sleep(RETRY_S)
-        self._commits.pop(batch, None)
 
     async def _rows_in(self, name: Name, number: int) -> tuple[bytes, list[Row]]:
         """Return (service, rows) of a staged chunk; raises ExpiredChunk, or BadChunk if it is missing or unreadable."""
@@ -402,8 +407,7 @@ class Batches:
 
     async def _rows(self, owner: bytes, batch: bytes, start: bytes, count: bytes) -> list[bytes]:
         first, number = parse_count(start), parse_count(count, PAGE_MAX)
-        entry = self._commits.get((owner, parse_name(batch)))
-        if entry is None or not self._lives(entry):
+        if (entry := self._committed((owner, parse_name(batch)))) is None:
             return [BAD, b"no such batch"]
         reply = await self._fetch(entry)
         if reply[0] != OK:
@@ -418,21 +422,20 @@ class Batches:
         return [OK, b"%d" % (len(uuids) // 16), page, msgpack.packb([entry.key if entry is not None else b"" for entry in found])]
 
     async def _close_batch(self, owner: bytes, called: bytes) -> list[bytes]:
-        batch = owner, parse_name(called)
-        entry = self._commits.get(batch)
-        if entry is None or not self._lives(entry):
+        if (entry := self._committed((owner, parse_name(called)))) is None:
             return [OK]
         if entry.reply is None:
             return [PENDING]
         reply = await self._fetch(entry)
         uuids = reply[2] if reply[0] == OK else b""
+        answers: dict[bytes, list[bytes]] = {}  # one of each status
         for at in range(0, len(uuids), 16):
-            request = self._store.index.entries.find(uuids[at : at + 16])
-            if request is not None and not request.closing:
-                self._store.close_request([format_uuid(request.uuid)], _ignore)
+            self._store.close_request([format_uuid(uuids[at : at + 16])], lambda reply: answers.update({reply[0]: reply}))
             if at % (16 * ROWS_AT_ONCE) == 0:
                 await asyncio.sleep(0)
-        self._commits.pop(batch, None)
+        await self._written()
+        if FAILED in answers:
+            return answers[FAILED]  # the batch stays, so that its close may be repeated
         return await answer_of(partial(self._store.close_request, [format_uuid(entry.uuid)]))
 
     # ---- what was answered since a time
@@ -495,6 +498,3 @@ def _stages_of(owner: bytes, octets: bytes) -> list[tuple[Name, int]]:
 
 def _fault(done: Done, error: Exception) -> None:
     done([FAILED, f"internal fault: {type(error).__name__}".encode()])
-
-
-def _ignore(_: list[bytes]) -> None: ...

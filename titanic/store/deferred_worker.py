@@ -113,6 +113,7 @@ class DeferredWorker(Worker):
         self._supervised = supervision.current()
         self._clock = self._supervised.timer("titanic held requests", self._resume)
         self._open = _OpenRequests(take, self._flush_soon, guard, self._hold)
+        self._over = False  # what is answered from then on is for nothing
 
     @property
     def open(self) -> int:
@@ -130,7 +131,7 @@ class DeferredWorker(Worker):
             self._hold()
 
     def _hold(self) -> None:
-        if self._clock.when is None:
+        if self._clock.when is None and not self._over:
             self._clock.after(HELD_S)
 
     def _resume(self) -> None:
@@ -144,6 +145,7 @@ class DeferredWorker(Worker):
         self._supervised.each("titanic request", open_requests.take_all, iter(requests), open_requests.not_taken)
 
     async def _close(self) -> None:
+        self._over = True
         self._clock.cancel()
         await super()._close()
 

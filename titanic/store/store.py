@@ -69,6 +69,7 @@ class Store:
         index: all requests.
         journal: of the store, from `open` on.
         problems: found by recovery.
+        heard_ms: set before `open`: how long ago the mirror that this was heard of its store; -1 if it was none.
         on_waiting: called with each entry that is ready for delivery.
         on_backlog: called by `start_dispatch` with each backlog of `RequestIndex.to_deliver`; without it, `on_waiting` gets its requests.
         on_closed: called with the UUID of a waiting request that was closed or dead-lettered.
@@ -88,6 +89,7 @@ class Store:
         self.mirror = mirror
         self.index = RequestIndex(limits or Limits())
         self.problems: list[Problem] = []
+        self.heard_ms = -1
         self.on_waiting: Callable[[Entry], None] = _ignore
         self.on_backlog: Callable[[bytes, Iterator[bytes], int], None] | None = None
         self.on_closed: Callable[[bytes], None] = _ignore
@@ -149,7 +151,7 @@ class Store:
                 gc.enable()
         self.problems = opened.problems
         self.index.lose(opened.lost)
-        self._clock_offset_ms = self.index.resume_clock(wall_ms) - self.now_ms()
+        self._clock_offset_ms = self.index.resume_clock(wall_ms, self.heard_ms) - self.now_ms()
         if self._mirror is not None:
             await self._mirror.start(journal)
         self._maintenance = Maintenance(journal, self.index, self.now_ms)

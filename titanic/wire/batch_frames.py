@@ -125,6 +125,10 @@ def parse_count(frame: bytes, most: int = 2**53) -> int:
     return min(number, most)
 
 
+def key_of_chunk(kind: bytes, name: bytes, number: int) -> bytes:
+    return b"\0%b\0%b\0%d" % (kind, name, number)
+
+
 def name_of_chunk(key: bytes) -> tuple[bytes, int]:
     _, _, name, number = key.split(b"\0", 3)
     return name, int(number)

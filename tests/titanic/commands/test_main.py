@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from pyarrow import parquet
 
 import mdp
+from core.daemon.exit_codes import BadConfig
 from tests.scenes.programs import ROOT, Program
 from tests.scenes.waiting import eventually
 from tests.sim.journal_model import Play
@@ -116,6 +117,18 @@ def test_repair_asks_before_it_accepts_a_loss_and_throws_nothing_away(store: Pat
     assert (store / f"{segment_name(number)}.bad-{victim.offset}").read_bytes() == damaged
     assert exit_code("verify", "--store", store)[0] == 0
     assert exit_code("repair", "--store", store)[1] == "nothing to repair\n"
+
+
+def test_a_mirror_is_not_repaired(store: Path) -> None:
+    """Its store would take the segments for those that it has sent."""
+    write_mark(RealDisk(store), Mark("mirror", 1, store=b"s" * 16))
+    number = min(int(path.name[:12]) for path in store.glob("*.seg"))
+    flip(store / segment_name(number), records(store, number)[1].offset + 50)
+    before = {file.name: file.read_bytes() for file in store.iterdir() if file.name != "lock"}
+    failed = titanic("repair", "--store", store, "--accept-loss").exception
+    assert isinstance(failed, BadConfig)
+    assert "this directory is a mirror" in failed.message
+    assert {file.name: file.read_bytes() for file in store.iterdir() if file.name != "lock"} == before
 
 
 @pytest.mark.parametrize("case", ["missing", "swapped", "header", "manifest", "foreign name"])

@@ -208,7 +208,10 @@ def test_a_disk_too_full_for_the_number_in_the_lock_file_is_locked_all_the_same(
         disk.lock()
     with pytest.raises(StoreLocked):
         RealDisk(tmp_path).lock()
-    disk.unlock()
+    with monkeypatch.context() as moment:
+        moment.setattr(os, call, refuse)
+        disk.unlock()
+    RealDisk(tmp_path).lock()
 
 
 @pytest.mark.parametrize(("error", "reserve"), [(errno.EIO, RESERVE), (errno.ENOSPC, 0)])

@@ -191,6 +191,28 @@ async def test_a_worker_that_ends_while_it_holds_requests_leaves_them_to_others(
             assert await asked == [b"200", b"fast"]
 
 
+@in_virtual_time
+async def test_an_answer_that_comes_after_the_worker_has_ended_is_not_held() -> None:
+    """The store ends behind its workers, which went on to look whether they may answer."""
+    asked_at: list[float] = []
+    may = True
+
+    def guard() -> bool:
+        asked_at.append(asyncio.get_running_loop().time())
+        return may
+
+    async with deferred(guard) as scene:
+        asked = scene.ask(b"slow")
+        await scene.taking(1)
+        may = False
+        await scene.worker.__aexit__(None, None, None)
+        scene.taken.answers[0]([b"200"])
+        ended_at = scene.loop.time()
+        await asyncio.sleep(10 * HELD_S)
+        assert asked_at[-1] == ended_at
+        asked.cancel()
+
+
 # --- the end --------------------------------------------------------------------------------------------------------------------------
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 ROWS_MIN = 16  # of a chunk; fewer are items of their own; not final, as tests replace it
 UNFINISHED_ROWS_MAX: Final = 65_536  # in all chunks of a checkpoint that are not full yet
+TICK_AGE_MS: Final = 120_000  # at most, of the newest TICK that a mirror has when it hears of its store; one is written every minute
 PAUSE_ROWS: Final = 200  # looked at between two items of a checkpoint at most
 KEYS_SLACK: Final = 1024  # keys above twice the limit before the oldest are forgotten; at start keys come in the order of their records
 # Looked up once: a member of an enumeration costs as much as a call.
@@ -177,11 +178,15 @@ class LoadedIndex(ReservedIndex):
                 if (entry := self.entries.find(uuid)) is not None:
                     entry.lowest = min(entry.lowest, segment)
 
-    def resume_clock(self, wall_ms: int) -> int:
-        """Return the store clock at start: advanced by the wall time since the last TICK, never set back."""
+    def resume_clock(self, wall_ms: int, heard_ms: int = -1) -> int:
+        """Return the store clock at start: advanced by the wall time since the last TICK, never set back.
+
+        With `heard_ms`, how long ago a mirror heard of its store, this is believed: the other machine has a wall clock of its own.
+        """
         store_ms, then_ms = self.clock
         if then_ms:
-            store_ms += max(0, wall_ms - then_ms)
+            passed_ms = max(0, wall_ms - then_ms)
+            store_ms += passed_ms if heard_ms < 0 else min(max(passed_ms, heard_ms), heard_ms + TICK_AGE_MS)
         self._seen(store_ms)
         return self.latest_ms
 

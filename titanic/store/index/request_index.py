@@ -85,6 +85,10 @@ class RequestIndex(LoadedIndex):
         self.services[service] = count + 1
         return entry, True
 
+    def with_key(self, owner: bytes, key: bytes) -> Entry | None:
+        uuid = self._keys.get(scope_of(owner, key))
+        return None if uuid is None else self.entries.find(uuid)
+
     def _full(self, size: int, count: int) -> StoreFull:
         limits = self.limits
         if self.requests_in_use >= limits.requests_max:

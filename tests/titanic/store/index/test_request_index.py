@@ -338,6 +338,17 @@ def test_the_clock_goes_on_by_the_wall_and_never_back() -> None:
         assert index.resume_clock(wall_ms) == expected
 
 
+@pytest.mark.parametrize(
+    ("wall_ms", "passed_ms"), [(10_000, 7000), (3000, 4000), (0, 4000), (123_000, 120_000), (127_000, 124_000), (9_000_000, 124_000)]
+)
+def test_a_mirror_that_takes_over_knows_about_how_long_ago_it_heard_of_its_store(wall_ms: int, passed_ms: int) -> None:
+    """T1: the wall clock of its machine may be another one; a TICK is two minutes old at most."""
+    index = RequestIndex(Limits())
+    tick = (1000).to_bytes(8, "big") + (3000).to_bytes(8, "big")
+    index.apply(Record(RecordKind.TICK, bytes(16), tick, 1, 0, 64, 64), 1)
+    assert index.resume_clock(wall_ms, 4000) == 1000 + passed_ms
+
+
 def test_a_reply_read_before_its_request_finds_it() -> None:
     """Compaction may put a request behind its reply."""
     index = RequestIndex(Limits())
