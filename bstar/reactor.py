@@ -12,7 +12,7 @@ from bstar.machine import member_values
 from bstar.machine.ballot import NO_BALLOT, Ballot
 from bstar.machine.client_claims import ClientClaims
 from bstar.machine.effects import Announce, Ask, BecameActive, BecamePassive, ClaimDropped, Halt, Persist, Release
-from bstar.machine.fsm import State, Verdict
+from bstar.machine.fsm import Event, State, Verdict
 from bstar.machine.wire import WitnessAnswerKind
 from bstar.net.callbacks import Callbacks
 from bstar.net.readiness import PASSIVE_REASONS, fault_error
@@ -201,6 +201,8 @@ class Reactor(Service):
                     self._record_change("active", ballot)
                     self._callbacks.enter_active(self._entered_active)
                 case BecamePassive(event):
+                    if event is Event.LAPSED:
+                        self._troubles.lapsed()
                     self._record_change("passive", reason=PASSIVE_REASONS[event])
                     self._callbacks.enter_passive()
                     self._refuse_held()
@@ -285,6 +287,7 @@ class Reactor(Service):
             return
         if answer.kind is WitnessAnswerKind.GRANTED and answer.holder == ballot:
             self._client_claims.renewed(asked_at)
+            self._troubles.check_lease(answer.wait_ms, round(machine.settings.lease_s * 1000))
             self._carry_out(machine.granted(ballot, asked_at, answer.wait_ms / 1000, now))
         elif self._troubles.is_plausible(answer.highest.counter, "the witness"):
             self._carry_out(machine.refused(ballot, answer.highest, answer.wait_ms / 1000, now))

@@ -66,6 +66,7 @@ class Troubles:
         self._counters = counters
         self._clock = clock
         self._log = RateLimitedLog(log)
+        self._short_lease = ""  # what is wrong with the leases that the witness grants, "" for nothing
         self._latest = ""
         self._latest_at = float("-inf")
 
@@ -92,6 +93,20 @@ class Troubles:
             self.odd_heartbeat_ms = heartbeat_ms
             self._counters["heartbeat_mismatch"] += 1
             self._log.warning("heartbeat", "the peer has another heartbeat", ours_ms=ours_ms, its_ms=heartbeat_ms)
+
+    def check_lease(self, granted_ms: int, asked_ms: int) -> None:
+        """Compare the length of a lease with that we have asked for, which the heartbeat of the witness limits."""
+        if granted_ms >= asked_ms - 1:  # rounded down on its way
+            self._short_lease = ""
+        elif not self._short_lease:
+            self._short_lease = f"the witness grants leases of {granted_ms} ms, not of {asked_ms} ms: give it the same heartbeat"
+            self._counters["heartbeat_mismatch"] += 1
+            self._log.warning("lease", "the witness has a shorter heartbeat", ours_ms=asked_ms // 2, its_ms=granted_ms // 2)
+
+    def lapsed(self) -> None:
+        """Note why a lease has ended, if it was too short to be renewed."""
+        if self._short_lease:
+            self._note(self._short_lease)
 
     def claim_ended(self, machine: Machine, lease_client: LeaseClient | None, *, writing: bool) -> None:
         """Log why a claim failed, unless the other server serves."""

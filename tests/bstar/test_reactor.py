@@ -192,6 +192,21 @@ async def test_bst_39_the_witness_is_asked_and_its_lease_returned() -> None:
 
 
 @in_virtual_time
+async def test_a_lease_too_short_to_be_renewed_is_the_fault_of_the_configuration(caplog: pytest.LogCaptureFixture) -> None:
+    """With a shorter heartbeat of the witness the server was active for moments, and showed no trouble."""
+    async with Server(lease_s=2.0) as server:
+        await server.serve_alone()
+        assert (server.counters["heartbeat_mismatch"], server.trouble()) == (0, "")
+        for _ in range(2):
+            server.answered(WitnessAnswerKind.GRANTED, server.ballot(), wait_ms=200)
+        lines = [(one.ours_ms, one.its_ms) for one in caplog.records if hasattr(one, "its_ms")]  # type: ignore[attr-defined]
+        assert (server.counters["heartbeat_mismatch"], lines, server.trouble()) == (1, [(1000, 100)], "")
+        await asyncio.sleep(2 * BEAT_S)
+        assert server.state is State.PASSIVE
+        assert server.trouble() == "the witness grants leases of 200 ms, not of 2000 ms: give it the same heartbeat"
+
+
+@in_virtual_time
 async def test_a_lease_that_another_ballot_has_is_not_ours() -> None:
     async with Server(lease_s=2.0) as server:
         await asyncio.sleep(2 * BEAT_S)

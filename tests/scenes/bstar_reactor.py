@@ -109,6 +109,9 @@ class Server(Reactor):
         answer = WitnessAnswer(kind, 1, ballot if holder is None else holder, Ballot(highest, PEER), wait_ms)
         self._on_witness_answer(answer, ballot, self._clock())
 
+    def trouble(self) -> str:
+        return self._troubles.text(self.machine, self._lease_client)
+
     async def serve_alone(self) -> None:
         """Have no peer for two heartbeats, then a vote."""
         await asyncio.sleep(2 * BEAT_S)
