@@ -131,6 +131,9 @@ class ContextSocket(Protocol):
     def end_in_child(self) -> None:
         """Refuse every call in a forked child."""
 
+    def check_loop(self) -> None:
+        """See `Owned.check_loop`."""
+
     def close(self, linger: int | None = None) -> None:
         """See `Socket.close`."""
 

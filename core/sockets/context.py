@@ -273,14 +273,21 @@ class Context(SharedInstance, SocketDefaults):
         self._closing.pop(socket, None)
 
     def destroy(self, linger: int | None = None) -> None:
-        """Close every socket, with this LINGER in ms if given; `wait_closed` waits for them."""
+        """Close every socket, with this LINGER in ms if given; `wait_closed` waits for them.
+
+        Raises:
+            WrongOwner: another thread runs the event loop of a socket; nothing is closed then.
+        """
+        if not self.parent:
+            for socket in self._sockets:
+                socket.check_loop()
         self.closed = True
         for socket in list(self._sockets):
             socket.close(linger)
         self._say_end()
 
     def term(self) -> None:
-        """End the context: every later call on its sockets fails with ContextTerminated (SOCK-16)."""
+        """End the context, from any thread: every later call on its sockets fails with ContextTerminated (SOCK-16)."""
         self.closed = True
         for socket in list(self._sockets):
             socket.terminate()

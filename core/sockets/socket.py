@@ -328,8 +328,12 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         raise ContextTerminated if self.context.closed else SocketClosed
 
     def terminate(self) -> None:
-        """Fail every pending and later call with ContextTerminated (SOCK-16)."""
-        self._end(ContextTerminated())
+        """Fail every pending and later call with ContextTerminated (SOCK-16); from any thread."""
+        loop = None if self.context.parent else self._loop
+        if loop is not None and loop.is_running() and asyncio._get_running_loop() is not loop:
+            loop.call_soon_threadsafe(self._end, ContextTerminated())  # what waits there is to be woken
+        else:
+            self._end(ContextTerminated())
 
     def _end(self, error: ZMQError) -> None:
         self.use_nothing()

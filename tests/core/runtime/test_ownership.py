@@ -223,3 +223,30 @@ def test_one_context_after_another_loop_was_closed() -> None:
 
     assert asyncio.run(once()) == b"x"
     assert asyncio.run(once()) == b"x"
+
+
+async def test_a_context_that_another_thread_ends_wakes_what_waits_on_the_loop() -> None:
+    async with core.Context() as context:
+        socket = context.socket(core.PULL)
+        socket.bind("tcp://127.0.0.1:*")
+        ending = threading.Timer(0.05, context.term)  # when the loop is asleep
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        ending.start()
+        with pytest.raises(core.ContextTerminated):
+            await asyncio.wait_for(socket.recv(), 60.0)
+        assert loop.time() - began < 50.0  # nothing else woke it
+        ending.join()
+
+
+async def test_a_context_whose_end_another_thread_is_refused_goes_on() -> None:
+    async with core.Context() as context:
+        push, pull = context.socket(core.PUSH), context.socket(core.PULL)
+        pull.bind("tcp://127.0.0.1:*")
+        push.connect(pull.last_endpoint)
+        with pytest.raises(core.WrongOwner):
+            await asyncio.to_thread(context.destroy)
+        assert not context.closed
+        await push.send(b"x")
+        assert await pull.recv() == b"x"
+        context.socket(core.PULL).close()
