@@ -263,8 +263,7 @@ class Worker:
     @property
     def stuck(self) -> str:
         """Why the worker makes no progress, for people; empty while it does."""
-        for_s = self._overrun_s()
-        if for_s is not None:
+        if (for_s := self._overrun_s()) is not None:
             return f"a handler has run for {for_s:.0f} s, more than stuck_s, {self.options.stuck_s:g}"
         return "" if self._runners is None else self._runners.stuck()
 
@@ -421,8 +420,7 @@ class Worker:
         elif registration is first:
             if self.options.concurrency > self.options.connections:
                 text = "%s: %s gives each connection one request at a time; this worker has %d connections for its concurrency of %d"
-                endpoint = registration.session.search.endpoint
-                log.info(text, self.service, endpoint, self.options.connections, self.options.concurrency)
+                log.info(text, self.service, registration.session.search.endpoint, self.options.connections, self.options.concurrency)
             while len(self._registrations) < self.options.connections:
                 self._register(self._new_session())
 
@@ -486,8 +484,7 @@ class Worker:
         self._idle.look()
 
     async def _wait_for_capacity(self, request: Request) -> None:
-        registration = self._registration_of(request)
-        if registration is not None and (leaving := registration.flush()) is not None:
+        if (registration := self._registration_of(request)) is not None and (leaving := registration.flush()) is not None:
             await leaving
 
     def _answer_without_errors(self, request: Request, error: BaseException) -> None:
