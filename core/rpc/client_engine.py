@@ -118,7 +118,7 @@ class ClientEngine(ABC, Generic[M]):
                 for socket in self._open_sockets():
                     socket.close(linger=0)
                 raise
-            self.context.on_end[self._context_ended] = None
+            self.context.on_end[self._context_ended] = self.loop
         return self.loop
 
     def begin_iteration(self) -> bool:
@@ -270,16 +270,7 @@ class ClientEngine(ABC, Generic[M]):
         self.notify(settled)
 
     def _context_ended(self) -> None:
-        """End, in whatever thread the program has ended the context: nothing can be sent any longer."""
-        loop = self.loop
-        if loop is None or loop.is_closed():
-            return
-        if self._on_loop():
-            self._end_with_context()
-        else:
-            loop.call_soon_threadsafe(self._end_with_context)
-
-    def _end_with_context(self) -> None:
+        """End: the program has ended the context, and nothing can be sent any longer."""
         self._fail_open(ContextTerminated())
         if self.loop is not None:
             self.loop.call_soon(self._close_sockets)  # not within a call of one of them

@@ -52,7 +52,7 @@ class Service(ABC):
                 if self._context.closed:  # entered again, after a start that failed
                     self._context = context_for(None, self._security)
                 await self._stack.enter_async_context(self._context)
-            self._context.on_end[self._context_ended] = None
+            self._context.on_end[self._context_ended] = self._loop
             await self._start()
         except BaseException:
             await self._end()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, Unpack, cast
 
 from core.constants import HWM, SUB, SUBSCRIBE, ContextOption, SocketType
@@ -68,7 +69,7 @@ class Context(SharedInstance, SocketDefaults):
     Attributes:
         authentication: has credentials checked.
         max_sockets: sockets that may be open at the same time, those of the context's own use included.
-        on_end: what is called, once, when the program ends the context.
+        on_end: what is called, once, when the program ends the context, and on which event loop.
         supervisor: starts the tasks and timers of the sockets.
         warnings: rate-limited log of faults that peers cause.
         random: the context's source of randomness.
@@ -105,7 +106,7 @@ class Context(SharedInstance, SocketDefaults):
         self._sockets: dict[ContextSocket, None] = {}
         self._closing: dict[ContextSocket, None] = {}
         self.waiting_for_loop: dict[Deferred, None] = {}
-        self.on_end: dict[Callable[[], object], None] = {}
+        self.on_end: dict[Callable[[], object], asyncio.AbstractEventLoop] = {}
         self._defaults: dict[str, OptionValue | str] = {}
         self._topic: bytes | None = None  # of SUB sockets made from now on
         self._scheduler: tuple[asyncio.AbstractEventLoop, WriteScheduler] | None = None
@@ -295,8 +296,16 @@ class Context(SharedInstance, SocketDefaults):
 
     def _say_end(self) -> None:
         self.inproc.end()
-        calls, self.on_end = self.on_end, {}
-        for call in calls:
+        here = asyncio._get_running_loop()
+        for call, loop in list(self.on_end.items()):
+            if loop is here:
+                self._call_at_end(call)
+            else:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(self._call_at_end, call)
+
+    def _call_at_end(self, call: Callable[[], object]) -> None:
+        if self.on_end.pop(call, None) is not None:  # else what it belongs to has ended meanwhile
             self.supervisor.call("core context end", call)
 
     async def wait_closed(self) -> None:

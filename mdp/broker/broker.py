@@ -238,7 +238,7 @@ class Broker:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
-        self._context.on_end[self._context_ended] = None
+        self._context.on_end[self._context_ended] = self._loop
         self.machine.begin(self._loop.time())
         self._listen()
         self._rearm()

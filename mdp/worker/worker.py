@@ -331,7 +331,7 @@ class Worker:
         )
         if self.options.blocked_s and (self._middleware or self._kind is not HandlerKind.THREAD):
             self._watchdog = Watchdog(self._loop, self.options.blocked_s, self.service)
-        self._context.on_end[self._context_ended] = None
+        self._context.on_end[self._context_ended] = self._loop
         try:
             self._register(self._session)
         except BaseException:

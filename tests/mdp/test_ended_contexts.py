@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ANY = "tcp://127.0.0.1:*"
-ENDS = pytest.mark.parametrize("end", [core.Context.term, core.Context.destroy])
+
+
+def term_in_another_thread(context: core.Context) -> None:
+    asyncio.get_running_loop().set_debug(True)  # it refuses what may be called in its own thread only
+    thread = Thread(target=context.term)
+    thread.start()
+    thread.join()
+
+
+ENDS = pytest.mark.parametrize("end", [core.Context.term, core.Context.destroy, term_in_another_thread])
 
 
 async def says_so(waiting: asyncio.Future[None]) -> None:

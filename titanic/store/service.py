@@ -169,7 +169,7 @@ class Service:
             self._batches.start()
             stack.push_async_callback(self._batches.close)
             if (context := self._where["context"]) is not None:
-                context.on_end[self._end_dispatch] = None  # before the clients end, whose requests would count as failed
+                context.on_end[self._end_dispatch] = self._loop  # before the clients end, whose requests would count as failed
                 stack.callback(context.on_end.pop, self._end_dispatch, None)
             window = self.options.dispatch.window_total + self.options.dispatch.probes_max
             self._client = mdp.Client(self._broker, timeout=self.options.timeout_s, attempts=1, window=window, **self._where)

@@ -77,7 +77,7 @@ def test_what_the_event_loop_of_blocking_sockets_logs_is_published_too() -> None
         finally:
             logger.removeHandler(handler)
         assert topic == b"WARNING"
-        assert b"ended for its fault" in text
+        assert b"peer speaks HTTP" in text
         handler.socket.close()
 
 

@@ -172,12 +172,12 @@ async def test_rep_02_a_request_that_its_receiver_failed_for_is_owed_no_answer(e
 
 
 @pytest.mark.parametrize("end", [core.Context.term, core.Context.destroy])
-def test_an_error_in_one_call_at_the_end_of_a_context_leaves_out_no_other(end: Callable[[core.Context], None]) -> None:
+async def test_an_error_in_one_call_at_the_end_of_a_context_leaves_out_no_other(end: Callable[[core.Context], None]) -> None:
     told: list[str] = []
     with sabotaged("core context end"):
         context = core.Context()
         for name in ("fails", "first", "second"):
-            context.on_end[partial(told.append, name)] = None
+            context.on_end[partial(told.append, name)] = asyncio.get_running_loop()
         end(context)
         end(context)
     assert told == ["first", "second"]
@@ -186,13 +186,17 @@ def test_an_error_in_one_call_at_the_end_of_a_context_leaves_out_no_other(end: C
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_the_end_of_a_context_in_a_forked_child_is_nothing_to_the_servers_of_its_parent() -> None:
     told: list[str] = []
+    loop = asyncio.new_event_loop()
     context = core.Context()
-    context.on_end[partial(told.append, "ended")] = None
+    context.on_end[partial(told.append, "ended")] = loop
 
     def ends() -> str:
         context.term()
+        loop.run_until_complete(asyncio.sleep(0))
         return str(told)
 
     assert in_child(ends) == "[]"
     context.term()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
     assert told == ["ended"]
