@@ -47,7 +47,8 @@ def test_sources_are_registered_though_their_streams_need_a_later_pyspark(monkey
 def test_streams_that_need_a_later_pyspark_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """As PySpark 4.1, whose readers of streams are asked in another way."""
     monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
-    monkeypatch.delitem(sys.modules, "mdp.spark.eventlog.stream", raising=False)
+    for name in ("mdp.spark.eventlog.stream", "titanic.spark.stream_reader"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr("pyspark.__version__", "4.1.0")
     with pytest.raises(SparkTooOld, match=r"an event log as a stream needs PySpark 4.2 or later, this is 4.1.0"):
         EventsSource({"path": "events"}).streamReader(StructType())

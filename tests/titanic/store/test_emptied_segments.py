@@ -50,6 +50,12 @@ def store_on(directory: Path, disk: RealDisk | None = None, segment_bytes: int =
     return Store(disk if disk is not None else RealDisk(directory), options, Limits(**limits))
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave segments to the test: on a busy machine the upkeep empties them before it, or at the same time."""
+    monkeypatch.setattr("titanic.store.maintenance.LOOK_S", 1e6)
+
+
 async def ask(call: Callable[..., None], *arguments: Any) -> list[bytes]:
     answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
     call(*arguments, answered.set_result)
@@ -92,6 +98,7 @@ async def test_what_is_open_is_written_again_and_found_after_a_restart(tmp_path:
         assert not store.problems
 
 
+@pytest.mark.usefixtures("alone")
 async def test_a_segment_with_many_open_requests_is_moved_in_parts(tmp_path: Path) -> None:
     count = 2 * MOVES_MAX + 300
     async with store_on(tmp_path, segment_bytes=count * 128) as store:
@@ -106,6 +113,7 @@ async def test_a_segment_with_many_open_requests_is_moved_in_parts(tmp_path: Pat
         assert set(await codes(store, uuids)) == {b"300"}
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("refused", [True, False], ids=["refused", "written"])
 async def test_a_request_whose_close_is_refused_meanwhile_keeps_its_segment(tmp_path: Path, refused: bool) -> None:
     disk = StubbornDisk(tmp_path)
@@ -116,7 +124,6 @@ async def test_a_request_whose_close_is_refused_meanwhile_keeps_its_segment(tmp_
         assert isinstance(store.journal, Journal)
         await store.journal.run(lambda log: log.begin_segment())
         sealed = min(store.journal.log.spans)
-        assert upkeep(store).counts["dropped"] == 0, "the upkeep was faster than the test"
         disk.may_write.clear()
         closing = asyncio.ensure_future(ask(store.close_request, [uuids[0]]))
         await eventually(lambda: store.index.entries[bytes.fromhex(uuids[0].decode())].closing)
@@ -133,6 +140,7 @@ async def test_a_request_whose_close_is_refused_meanwhile_keeps_its_segment(tmp_
         assert not store.problems
 
 
+@pytest.mark.usefixtures("alone")
 async def test_a_segment_whose_records_cannot_be_written_again_stays(tmp_path: Path) -> None:
     disk = StubbornDisk(tmp_path)
     async with store_on(tmp_path, disk) as store:
@@ -146,6 +154,7 @@ async def test_a_segment_whose_records_cannot_be_written_again_stays(tmp_path: P
         assert set(await codes(store, uuids)) == {b"300"}
 
 
+@pytest.mark.usefixtures("alone")
 async def test_a_damaged_segment_is_not_emptied_and_the_rest_of_it_is_still_there(tmp_path: Path) -> None:
     async with store_on(tmp_path) as store:
         uuids = await filled(store)
