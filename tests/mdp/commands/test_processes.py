@@ -131,7 +131,8 @@ def test_two_signals_at_once_end_the_processes_at_once(programs: Programs) -> No
     parent.signal(signal.SIGSTOP).signal(signal.SIGTERM).signal(signal.SIGINT).signal(signal.SIGCONT)  # both are there when it goes on
     ended = parent.end()
     assert ended.code == 130
-    assert ended.err.count("second signal, ending at once") == 3, ended.err
+    # The parent, the process that runs the request, and the idle one, unless that has drained between the two signals.
+    assert ended.err.count("second signal, ending at once") in {2, 3}, ended.err
     asked.kill()
 
 
