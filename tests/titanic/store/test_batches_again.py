@@ -50,7 +50,7 @@ async def test_what_was_dropped_is_staged_again(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.faults
 async def test_an_expired_chunk_whose_close_the_disk_refuses_is_dropped_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stayed until a restart, and could not be staged again."""
-    monkeypatch.setattr("titanic.store.batches.GRACE_S", 0.05)
+    monkeypatch.setattr("titanic.store.batches.GRACE_S", 1.0)  # the disk is full before the chunk is closed
     disk = FullDisk(tmp_path)
     opened = Shop(Store(disk, JournalOptions()))
     async with opened.store:
