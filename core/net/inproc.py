@@ -220,11 +220,5 @@ class InprocNames:
                 if not waiting:
                     del self._waiting[name]
 
-    def end(self) -> None:
-        """Drop what was left for names, when the context has ended: nothing can bind them."""
-        for pipe in [pipe for waiting in self._waiting.values() for pipe in waiting if pipe.left]:
-            self.forget(pipe)
-            pipe.abort_with("the context has ended")
-
     def bound(self, name: str) -> InprocSocket | None:
         return self._bound.get(name)

@@ -161,6 +161,7 @@ class SocketContext(SocketFactory, Protocol):
     """A context, as its sockets see it; see `core.sockets.context.Context`."""
 
     waiting_for_loop: dict[Deferred, None]
+    on_end: dict[Callable[[], object], asyncio.AbstractEventLoop]
 
     random: Callable[[], float]
     inproc: InprocNames

@@ -295,7 +295,6 @@ class Context(SharedInstance, SocketDefaults):
         self._say_end()
 
     def _say_end(self) -> None:
-        self.inproc.end()
         here = asyncio._get_running_loop()
         for call, loop in list(self.on_end.items()):
             if loop is here:

@@ -73,11 +73,12 @@ class Endpoints:
         self.sessions: dict[SessionPort, None] = {}  # connections with a transport, ready or not
         self._owner = owner
         self._listeners: dict[str, Listener] = {}
-        self._given: dict[str, str] = {}  # endpoint with a host name, as given to bind -> resolved
+        self._given: dict[str, str] = {}  # resolved endpoint -> as given to bind, with a host name
         self._connectors: dict[str, list[Connector]] = {}
         self._inproc_bound: list[str] = []
         self._inproc_pipes: dict[InprocPipe, None] = {}
-        self._unbound: dict[InprocPipe, None] = {}  # disconnected or closed, with messages for a name that is not bound yet
+        # Disconnected or closed, with messages for a name that is not bound yet -> what drops them.
+        self._unbound: dict[InprocPipe, Callable[[], None]] = {}
         self.deferred: dict[Listener | Connector, Callable[[asyncio.AbstractEventLoop], None]] = {}  # starts when the loop runs
         self._leaving: dict[Connector, float] = {}  # disconnected or closed, with messages left to send -> until when
         self._ended: dict[Listener | Connector, None] = {}  # stopped, with a task that still runs
@@ -142,8 +143,8 @@ class Endpoints:
         listen = listen_ipc(parsed, options, owner.context.exclusive_ipc) if isinstance(parsed, IpcBind) else listen_tcp(parsed, options)
         listener = Listener(owner, listen, options, self._session_closed)
         self._listeners[listener.endpoint] = listener
-        if "*" not in endpoint:
-            self._given[endpoint] = listener.endpoint
+        if "*" not in endpoint and not endpoint.endswith(":0"):  # as with libzmq
+            self._given[listener.endpoint] = endpoint
         if danger := unprotected(options, listener.endpoint):
             owner.context.bound_unprotected(listener.endpoint, danger)
         self.last = listener.endpoint
@@ -162,9 +163,11 @@ class Endpoints:
             self._inproc_bound.remove(name)
             self._owner.context.inproc.unbind(name)
             return
-        listener = self._listeners.pop(self._given.pop(endpoint, endpoint), None)
-        if listener is None:
+        resolved = next((each for each in self._listeners if endpoint in (each, self._given.get(each))), None)
+        if resolved is None:
             raise EndpointNotFound(msg=f"not bound to {endpoint}", endpoint=endpoint)
+        listener = self._listeners.pop(resolved)
+        self._given.pop(resolved, None)
         self.deferred.pop(listener, None)
         listener.close()
         self._retire(listener)
@@ -218,13 +221,14 @@ class Endpoints:
         owner = self._owner
         self._inproc_pipes.pop(pipe, None)
         owner.detach(pipe)
-        if linger_s == 0 or not pipe.waits or owner.context.closed or asyncio._get_running_loop() is None:
+        loop = asyncio._get_running_loop()
+        if linger_s == 0 or not pipe.waits or owner.context.closed or loop is None:
             self._end_inproc(pipe)
             return
         pipe.left = True
-        self._unbound[pipe] = None
+        self._unbound[pipe] = over = partial(self._end_inproc, pipe)
+        owner.context.on_end[over] = loop
         if linger_s is not None:
-            over = partial(self._end_inproc, pipe)
             owner.context.supervisor.later("core linger", linger_s, over, failed=lambda _: over())
 
     def _end_inproc(self, pipe: InprocPipe) -> None:
@@ -233,8 +237,9 @@ class Endpoints:
 
     def inproc_ended(self, pipe: InprocPipe) -> None:
         """Note that a connection over inproc has ended."""
-        if pipe in self._unbound:
-            del self._unbound[pipe]
+        over = self._unbound.pop(pipe, None)
+        if over is not None:
+            self._owner.context.on_end.pop(over, None)
             self._check_empty()
 
     def _gave_up(self, connector: Connector) -> None:

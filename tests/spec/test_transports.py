@@ -174,10 +174,11 @@ async def test_trn_03_unbind_takes_a_host_name_as_it_was_given_to_bind(make: Mak
             pull.unbind(given)
 
 
-async def test_trn_03_unbind_wants_the_resolved_endpoint(make: Make) -> None:
-    pull = make(core.PULL, bind=TCP)
+@pytest.mark.parametrize("given", [TCP, "tcp://127.0.0.1:0"])
+async def test_trn_03_unbind_wants_the_resolved_endpoint(make: Make, given: str) -> None:
+    pull = make(core.PULL, bind=given)
     with pytest.raises(core.EndpointNotFound):
-        pull.unbind(TCP)
+        pull.unbind(given)
     pull.unbind(pull.last_endpoint)
 
 

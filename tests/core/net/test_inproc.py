@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import core
-from tests.scenes.waiting import eventually
+from tests.scenes.waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -238,6 +238,21 @@ async def test_sock_15_what_waits_for_a_name_is_dropped_with_linger_or_the_conte
         pull = context.socket(core.PULL)
     assert [socket.counters.undelivered for socket in sockets] == [1] * 6
     assert pull.closed
+
+
+async def test_what_waits_for_a_name_is_dropped_by_its_own_loop_when_another_thread_ends_the_context() -> None:
+    asyncio.get_running_loop().set_debug(True)  # it refuses what may be called in its own thread only
+    context = core.Context()
+    push = context.socket(core.PUSH, linger=-1)
+    push.connect(NAME)
+    await push.send(b"x")
+    push.close()
+    gone = asyncio.ensure_future(push.wait_closed())
+    await asyncio.sleep(0)
+    await asyncio.to_thread(context.term)
+    await asyncio.wait_for(gone, PATIENCE_S)
+    assert push.counters.undelivered == 1
+    assert not context.on_end
 
 
 async def test_watchers_hear_of_no_end_of_a_peer_that_never_was() -> None:
