@@ -1,15 +1,6 @@
 """Batches: many requests stored all or none, and queries for what was answered since a time (specs/spark.md §2).
 
-    titanic.batch    extension; the first body frame is the verb, the reply begins with a status as in RFC 9
-
-    [stage][name][number][ttl_ms][service][rows]   -> [200]                 the rows are kept, and not delivered yet
-    [commit][batch][stages]                        -> [200][summary]        they are requests now; [300] not all of them yet
-    [abort][prefix]                                -> [200][chunks]         staged and uncommitted chunks under prefix/… are dropped
-    [rows][batch][start][count]                    -> [200][total][uuids][keys]   requests of a batch, 16 bytes each, in order
-    [close][batch]                                 -> [200]                 all requests of a batch, and the batch, are closed
-    [mark][service][after_ms][limit][wait_ms]      -> [200][end_ms]         time up to which replies can be read; `after` if there are none
-    [ends][service][after_ms][end_ms][start][count]-> [200][total][uuids][keys]   requests answered in (after, end] of the store clock
-    [ask][ms][options…][service][body…]            -> see `titanic.access.verbs`  one request, stored and waited for
+`titanic.wire.batch_frames` has the frames of each verb, and the answers.
 
 There is no record kind for it: a staged chunk and a commit are stored as requests to internal services, which clients cannot call. A commit
 that was interrupted by a crash is found at the next start as a waiting request and is executed again; its rows have keys, so none is stored

@@ -1,5 +1,22 @@
-"""Frames of `titanic.batch`: names, numbers, chunks of rows, lists of stages. Pure.
+"""Frames of `titanic.batch`: verbs, names, numbers, chunks of rows, lists of stages. Pure.
 
+    titanic.batch    extension; the first body frame is the verb, the reply begins with a status as in RFC 9
+
+    [stage][name][number][ttl_ms][service][rows]   -> [200]                 the rows are kept, and not delivered yet
+                                    [500][reason]                           they are not: the store has no space for them, or cannot write
+    [commit][batch][stages]                        -> [200][summary]        they are requests now; [300] not all of them yet
+                                    [500][DAMAGED: …] [500][EXPIRED: …]     none of them is: a chunk is unreadable, or has expired
+                                    [500][TOO_LARGE: …]                     or it exceeds a limit of the store, or the share of its user
+                                    [500][store is full: …]                 or the store has no space for all of its rows now
+    [abort][prefix]                                -> [200][chunks]         staged and uncommitted chunks under prefix/… are dropped
+    [rows][batch][start][count]                    -> [200][total][uuids][keys]   requests of a batch, 16 bytes each, in order
+    [close][batch]                                 -> [200]                 all requests of a batch, and the batch, are closed
+                                    [500][reason]                           not all of them: the batch stays, and may be closed again
+    [mark][service][after_ms][limit][wait_ms]      -> [200][end_ms]         time up to which replies can be read; `after` if there are none
+    [ends][service][after_ms][end_ms][start][count]-> [200][total][uuids][keys]   requests answered in (after, end] of the store clock
+    [ask][ms][options…][service][body…]            -> see `titanic.access.verbs`  one request, stored and waited for
+
+The summary is a msgpack map: rows, refused, again, closed, and digest where the commit named that of its rows (`DIGEST`).
 A chunk is a msgpack array of rows `[key, [body…]]`; every row has a key, so that a repeated commit stores it once.
 """
 
@@ -28,16 +45,14 @@ FREE_ELEMENTS: Final = 256
 ROW_BYTES: Final = 32
 STAGE_BYTES: Final = 8
 NO_REQUEST: Final = bytes(16)  # in place of a UUID: the row was refused, because its key was used for another request
+# A stage of a commit without chunks, of this name and an application's digest of its rows. A store of an earlier version takes it too.
+DIGEST: Final = b"digest:"
 
 
 # First frame of a request that is stored and waited for, and the second of its reply: whether the answer was there before.
 ASK: Final = b"ask"
 NEW: Final = b"new"
 KEPT: Final = b"kept"
-
-
-# A stage of a commit without chunks, of this name and an application's digest of its rows. A store of an earlier version takes it too.
-DIGEST: Final = b"digest:"
 
 _Element = TypeVar("_Element")
 
