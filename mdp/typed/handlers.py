@@ -1,4 +1,4 @@
-"""Handlers of requests that call a typed function, or one that takes tables."""
+"""Handlers of requests for typed functions and for functions of tables."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ The cases take turns, but not in a simple rhythm: so each value of each paramete
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -14,9 +15,22 @@ if TYPE_CHECKING:
 
     import pytest
 
-__all__ = ["each_case_on_one_loop", "is_within"]
+__all__ = ["each_case_on_one_loop", "is_within", "take_no_report_of"]
 
 _LOOP: Final = "_asyncio_loop_factory"
+
+
+def take_no_report_of(expected: type[Exception]) -> None:
+    """Take reports of the running loop of an error that the test causes; others go to its handler."""
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    assert before is not None
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), expected):
+            before(loop, context)
+
+    loop.set_exception_handler(handle)
 
 
 @cache

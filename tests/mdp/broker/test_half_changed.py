@@ -13,6 +13,7 @@ import pytest
 
 import core
 import mdp
+from tests.scenes.loops import take_no_report_of
 from tests.scenes.mdp_handlers import echo
 from tests.scenes.mdp_paired_brokers import QUICK_MS, Brokers
 
@@ -27,15 +28,7 @@ ANY_PORT = "tcp://127.0.0.1:*"
 @pytest.fixture(autouse=True)
 async def reported(watched_loop: None) -> None:
     """Expect the error in reports of the event loop."""
-    loop = asyncio.get_running_loop()
-    before = loop.get_exception_handler()
-    assert before is not None
-
-    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if not isinstance(context.get("exception"), MemoryError):
-            before(loop, context)
-
-    loop.set_exception_handler(handle)
+    take_no_report_of(MemoryError)
 
 
 class _Short:

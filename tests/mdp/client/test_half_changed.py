@@ -12,6 +12,7 @@ from mdp.client.client import Client
 from mdp.client.replies import PendingFuture
 from mdp.wire.commands import CLIENT_FINAL_03, CLIENT_PROGRESS_03
 from tests.scenes.builds import replaces_names
+from tests.scenes.loops import take_no_report_of
 from tests.scenes.mdp_scripted_broker import StandIn, number
 
 pytestmark = [pytest.mark.faults, replaces_names]
@@ -20,15 +21,7 @@ pytestmark = [pytest.mark.faults, replaces_names]
 @pytest.fixture(autouse=True)
 async def reported(watched_loop: None) -> None:
     """Expect the error in reports of the event loop."""
-    loop = asyncio.get_running_loop()
-    before = loop.get_exception_handler()
-    assert before is not None
-
-    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if not isinstance(context.get("exception"), MemoryError):
-            before(loop, context)
-
-    loop.set_exception_handler(handle)
+    take_no_report_of(MemoryError)
 
 
 def without_memory_once(monkeypatch: pytest.MonkeyPatch, place: Any, name: str) -> None:

@@ -217,7 +217,7 @@ def test_brokers_have_twice_the_time_in_each_round_in_which_none_was_connected_t
     made.joined(now)
     made.confirmed()
     made.failed(EndReason.LOST, now + 100.0)
-    assert made.slowness == 1.0, "one that is away then costs the others no more than a second"
+    assert made.slowness == 1.0, "a broker that goes away later costs the others no more than a second"
 
 
 def test_a_far_broker_beside_one_that_refuses_connections_has_more_time_too() -> None:
