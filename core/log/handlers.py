@@ -4,12 +4,14 @@
     logging.getLogger().addHandler(handler)
     logging.getLogger().warning("orders.late::order 17 is late")      # billing.WARNING.orders.late
 
-Sending never waits: a subscriber that is too slow loses records, as with every PUB socket.
+Sending never waits: a subscriber that is too slow loses records, as with every PUB socket, and so does a program that logs faster than its
+event loop sends (`UNSENT_MAX`).
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,11 +21,14 @@ from core.constants import PUB
 from core.errors import ZMQError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from core.sockets.socket import Socket as AsynchronousSocket
 
-__all__ = ["TOPIC_DELIM", "PUBHandler", "TopicLogger"]
+__all__ = ["TOPIC_DELIM", "UNSENT_MAX", "PUBHandler", "TopicLogger"]
 
 TOPIC_DELIM: Final = "::"  # between a subtopic and the text of a message
+UNSENT_MAX: Final = 1000  # records on their way to the event loop of a blocking socket: as many as a PUB keeps for a subscriber
 _LEVELS: Final = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 _PLACE: Final = "%(levelname)s %(filename)s:%(lineno)d - %(message)s\n"
 
@@ -41,6 +46,7 @@ class PUBHandler(logging.Handler):
         ctx: context of the socket.
         socket: as given or made.
         formatters: of each level; see `setFormatter`.
+        dropped: records that were not sent, because `UNSENT_MAX` others were not yet.
     """
 
     def __init__(
@@ -50,6 +56,8 @@ class PUBHandler(logging.Handler):
         self.root_topic = root_topic
         self.formatters: dict[int, logging.Formatter | None] = {level: logging.Formatter(_PLACE) for level in _LEVELS}
         self.formatters[logging.INFO] = logging.Formatter("%(message)s\n")
+        self.dropped = 0
+        self._unsent: deque[Future[None]] = deque()  # the oldest first
         self.ctx: Any
         self.socket: Any
         if isinstance(interface_or_socket, str):
@@ -100,11 +108,20 @@ class PUBHandler(logging.Handler):
             topic = ".".join(part for part in parts if part).encode("utf-8", "replace")
             message = [topic, self.format(record).encode("utf-8", "replace")]
             if isinstance(self.socket, Socket):
-                self.socket.send_later(message)
+                self._send_later(self.socket, message)
             else:
                 self.socket.send_multipart(message)
         except (ZMQError, ValueError, TypeError, KeyError):  # an argument that does not fit the text, or a closed socket
             self.handleError(record)
+
+    def _send_later(self, socket: Socket, message: list[bytes]) -> None:
+        unsent = self._unsent
+        while unsent and unsent[0].done():
+            unsent.popleft()
+        if len(unsent) < UNSENT_MAX:
+            unsent.append(socket.send_later(message))
+        else:
+            self.dropped += 1
 
 
 class TopicLogger(logging.Logger):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import core
 import core.blocking as zmq
 from core.blocking.shared_loop import LOOP
-from core.log.handlers import PUBHandler, TopicLogger
+from core.log.handlers import UNSENT_MAX, PUBHandler, TopicLogger
 
 if TYPE_CHECKING:
     import pytest
@@ -95,4 +95,24 @@ def test_publishing_a_record_waits_for_nothing() -> None:
             logger.info("%d", number)
         gate.set()
         assert [sub.recv_multipart() for _ in range(3)] == [[b"INFO", b"%d\n" % number] for number in range(3)]
+        handler.socket.close()
+
+
+def test_records_beyond_those_that_may_be_unsent_are_dropped_and_counted() -> None:
+    """A program that logs faster than its event loop sends, or whose event loop is busy, keeps no more of them."""
+    gate = threading.Event()
+    with zmq.Context() as context, context.socket(zmq.SUB, rcvhwm=0) as sub:
+        handler = PUBHandler("inproc://many", context=context)
+        sub.connect("inproc://many")
+        sub.subscribe("")
+        logger = logging.Logger("many")
+        logger.addHandler(handler)
+        LOOP.soon(gate.wait)
+        for number in range(UNSENT_MAX + 3):
+            logger.info("%d", number)
+        assert handler.dropped == 3
+        gate.set()
+        assert [sub.recv_multipart()[1] for _ in range(UNSENT_MAX)] == [b"%d\n" % number for number in range(UNSENT_MAX)]
+        logger.info("later")
+        assert sub.recv_multipart() == [b"INFO", b"later\n"]
         handler.socket.close()
